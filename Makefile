@@ -1,0 +1,45 @@
+# `make demo` and `make test` set themselves up: they create .venv and install the pinned versions into it.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Two workers, and one thread each: compiled tests are many small programs.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: help demo test test-all lint bench docs clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "== creating .venv (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "== installing torchsan and the pinned versions of constraints.txt (about a minute, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,s3,safetensors]'
+	@touch $@
+
+demo: $(STAMP)  ## look inside a compiled model
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## the tests, except the long ones
+	@echo "== running the tests"
+	@$(PYTEST)
+
+test-all: $(STAMP)  ## all tests, also those marked slow
+	@echo "== running all tests"
+	@$(PYTEST) -m ""
+
+lint: $(STAMP)  ## ruff, mypy, import-linter
+	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "== mypy"; $(BIN)/mypy
+	@echo "== import-linter"; $(BIN)/lint-imports
+
+bench: $(STAMP)  ## the benchmarks, side by side with what PyTorch offers
+	@$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## the documentation, into docs/_build
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"
+
+clean:  ## remove what the above made
+	rm -rf .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

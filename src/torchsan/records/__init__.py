@@ -1,0 +1,45 @@
+"""The frozen dataclasses that everything speaks. No torch here: a report reads them without it."""
+
+from torchsan.records.codec import decode, encode
+from torchsan.records.finding import (
+    Check,
+    Coverage,
+    Finding,
+    GraphRef,
+    Kind,
+    Severity,
+    Skipped,
+    Stage,
+)
+from torchsan.records.program import (
+    Direction,
+    GraphId,
+    GraphRecord,
+    KernelKind,
+    KernelRecord,
+    SourceLine,
+)
+from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary
+
+__all__ = [
+    "Check",
+    "Comparison",
+    "Coverage",
+    "Direction",
+    "Finding",
+    "GraphId",
+    "GraphRecord",
+    "GraphRef",
+    "KernelKind",
+    "KernelRecord",
+    "Kind",
+    "Scalar",
+    "Severity",
+    "Skipped",
+    "SourceLine",
+    "Stage",
+    "TensorMeta",
+    "TensorSummary",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,107 @@
+"""What torchsan says about a program: findings, and what it could and could not look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from torchsan.records.program import Direction, GraphId, SourceLine
+
+
+class Severity(StrEnum):
+    """How sure and how bad."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Check(StrEnum):
+    """The checks a user can ask for."""
+
+    VALUES = "values"
+    STAGES = "stages"
+    METADATA = "metadata"
+    MEMORY = "memory"
+
+
+class Stage(StrEnum):
+    """Where in the compiler, from the source down; `EAGER` is outside compiled code."""
+
+    EAGER = "eager"
+    CAPTURE = "capture"
+    AOT = "aot"
+    JOINT_PASSES = "joint-passes"
+    POST_GRAD_PASSES = "post-grad-passes"
+    KERNEL = "kernel"
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    WRONG_VALUES = "wrong-values"
+    PRECISION_LOSS = "precision-loss"
+    NON_FINITE = "non-finite"
+    NONDETERMINISTIC = "nondeterministic"
+    METADATA_MISMATCH = "metadata-mismatch"
+    UNDECLARED_MUTATION = "undeclared-mutation"
+    UNDECLARED_ALIAS = "undeclared-alias"
+    OUT_OF_BOUNDS_WRITE = "out-of-bounds-write"
+    UNINITIALIZED_READ = "uninitialized-read"
+    CLOBBERED_BUFFER = "clobbered-buffer"
+    LEAKED_BUFFER = "leaked-buffer"
+    EARLY_FREE = "early-free"
+    UNEXPECTED_ALLOCATION = "unexpected-allocation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRef:
+    """Which compiled graph a finding is about."""
+
+    id: GraphId
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong. Data: what follows from it is the caller's policy.
+
+    `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
+    `evidence` holds JSON values only.
+    """
+
+    kind: Kind
+    severity: Severity
+    check: Check
+    message: str
+    stage: Stage | None = None
+    pass_: str | None = None
+    graph: GraphRef | None = None
+    kernel: str | None = None
+    buffer: str | None = None
+    nodes: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    source: tuple[SourceLine, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Something that was not checked, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What a run looked at."""
+
+    graphs: int = 0
+    kernels: int = 0
+    buffers: int = 0
+    buffers_checked: int = 0
+    ops_checked: int = 0
+    skipped: tuple[Skipped, ...] = ()

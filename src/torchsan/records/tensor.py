@@ -1,0 +1,73 @@
+"""What is known of a tensor without holding it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Scalar = bool | int | float | complex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMeta:
+    """The metadata of one tensor. `shape`, `stride` and `offset` count elements, not bytes.
+
+    `stride` is empty and `offset` 0 for layouts that have none (sparse). A symbolic size is None.
+    `kind` tells ordinary tensors from those without data: `dense`, `meta`, `fake`, `sparse`, `quantized`, `nested`.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...] = ()
+    offset: int | None = 0
+    device: str = "cpu"
+    layout: str = "strided"
+    requires_grad: bool = False
+    conj: bool = False
+    neg: bool = False
+    kind: str = "dense"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSummary:
+    """The statistics of one tensor's elements.
+
+    `minimum`, `maximum`, `mean` and `std` are over the finite elements, exact for integers and bools where the
+    dtype can hold them; None when no element is finite or there is no data. For complex tensors `minimum` and `maximum`
+    are of the magnitude, and `mean` is complex. `values` holds all elements, in row-major order, when there are at most 64.
+    """
+
+    meta: TensorMeta
+    count: int
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    mean: float | complex | None = None
+    std: float | None = None
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    zeros: int = 0
+    subnormals: int = 0
+    values: tuple[Scalar, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How `actual` differs from `expected`; truthy when they are equal (NaN equals NaN, −0 equals 0).
+
+    The errors are over elements that are finite on both sides. `max_ulps` counts representable numbers of `actual`'s dtype between the
+    two; None where the dtype has no ULP (integers, bool). `reason` is set, and nothing else, when metadata make the
+    elements incomparable (other shape or dtype, no data).
+    """
+
+    count: int
+    mismatches: int = 0
+    max_abs: int | float | None = None
+    max_rel: float | None = None
+    max_ulps: int | None = None
+    first_bad: tuple[int, ...] | None = None
+    actual_at: Scalar | None = None
+    expected_at: Scalar | None = None
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.reason is None and self.mismatches == 0
