@@ -20,7 +20,8 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def encode(value: Any) -> Any:
     """Return `value` (a record, or anything made of records and plain values) as JSON values.
 
-    A non-finite float becomes the string `NaN`, `Infinity` or `-Infinity`, and a complex number `{"re": …, "im": …}`, since JSON has neither.
+    JSON has neither non-finite nor complex numbers: they become the string `NaN`, `Infinity` or `-Infinity`, and
+    `{"re": …, "im": …}`.
     """
     match value:
         case None | bool() | str() if not isinstance(value, Enum):

@@ -32,8 +32,9 @@ class TensorSummary:
     """The statistics of one tensor's elements.
 
     `minimum`, `maximum`, `mean` and `std` are over the finite elements, exact for integers and bools where the
-    dtype can hold them; None when no element is finite or there is no data. For complex tensors `minimum` and `maximum`
-    are of the magnitude, and `mean` is complex. `values` holds all elements, in row-major order, when there are at most 64.
+    dtype can hold them; None when no element is finite or there is no data. For complex tensors `minimum` and
+    `maximum` are of the magnitude, and `mean` is complex. `values` holds all elements, in row-major order, when there
+    are at most 64.
     """
 
     meta: TensorMeta
@@ -54,9 +55,9 @@ class TensorSummary:
 class Comparison:
     """How `actual` differs from `expected`; truthy when they are equal (NaN equals NaN, −0 equals 0).
 
-    The errors are over elements that are finite on both sides. `max_ulps` counts representable numbers of `actual`'s dtype between the
-    two; None where the dtype has no ULP (integers, bool). `reason` is set, and nothing else, when metadata make the
-    elements incomparable (other shape or dtype, no data).
+    The errors are over elements that are finite on both sides. `max_ulps` counts representable numbers of `actual`'s
+    dtype between the two; None where the dtype has no ULP (integers, bool). `reason` is set, and nothing else, when
+    metadata make the elements incomparable (other shape or dtype, no data).
     """
 
     count: int
