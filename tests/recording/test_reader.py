@@ -60,7 +60,7 @@ def test_a_log_that_sqlite_cannot_open_in_place_is_copied(
 ) -> None:
     connect = sqlite3.connect
 
-    def refuse(database: str, *args: Any, **kwargs: Any) -> sqlite3.Connection:
+    def refuse(database: str, *args: Any, **kwargs: Any) -> Any:
         if str(unfinished) in database:
             raise sqlite3.OperationalError("attempt to write a readonly database")
         return connect(database, *args, **kwargs)

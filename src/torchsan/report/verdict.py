@@ -34,6 +34,8 @@ def verdict(recording: Reader) -> Verdict:
     reasons = _why_incomplete(recording)
     if any(f.severity is Severity.ERROR for f in recording.findings()):
         return Verdict(status=Status.FINDINGS, exit=1, reasons=reasons)
+    if recording.failure is not None:
+        return Verdict(status=Status.INCOMPLETE, exit=recording.failure.status, reasons=reasons)
     if recording.program.status:
         return Verdict(status=Status.INCOMPLETE, exit=recording.program.status, reasons=reasons)
     if reasons:
@@ -45,13 +47,13 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
     reasons = []
     program = recording.program
     coverage = recording.coverage()
+    if recording.failure is not None:
+        return (recording.failure.message,)
     if program.signal is not None:
         reasons.append(f"the program died of {signal_name(program.signal)}")
     elif program.exit:
         reasons.append(f"the program failed with exit status {program.exit}")
-    if recording.failure is not None:
-        reasons.append(recording.failure.message)
-    elif recording.degraded is not None:
+    if recording.degraded is not None:
         reasons.append(f"the recording has gaps: {recording.degraded}")
     elif not recording.closed and not program.status:
         reasons.append(
