@@ -12,9 +12,10 @@ import torch.fx
 
 from torchsan.checks.values import philox
 from torchsan.checks.values.rounding import Nudger
+from torchsan.instruments.observer import CompiledProgram
 from torchsan.torch_internals.operators import is_higher_order
 
-__all__ = ["Arithmetic", "Unavailable", "replay"]
+__all__ = ["Arithmetic", "Replayer", "Unavailable", "replay", "symbols_of"]
 
 
 class Arithmetic(StrEnum):
@@ -45,6 +46,41 @@ _METADATA_ONLY = frozenset(
 )
 # Operators that look at the bits of a number mean something else in float64.
 _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
+
+
+class Replayer:
+    """Replays parts of one function's graph from the values that are known at one launch."""
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        function: str,
+        known: Mapping[torch.fx.Node, Any],
+        symbols: Mapping[Any, Any],
+    ) -> None:
+        self._module = program.graphs[function].module
+        self._constants = program.constants
+        self._known = known
+        self._symbols = symbols
+
+    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
+        """Return the node's value. Raise Unavailable if it depends on something that is not known."""
+        return replay(
+            [node],
+            self._known,
+            arithmetic,
+            attributes=self._attribute,
+            symbol=lambda value: _number(value, self._symbols),
+            seed=seed,
+        )[node]
+
+    def _attribute(self, name: str) -> Any:
+        if isinstance(self._constants.get(name), torch.Tensor):
+            return self._constants[name]
+        value: Any = self._module
+        for part in name.split("."):
+            value = getattr(value, part)
+        return value
 
 
 def replay(
@@ -249,3 +285,34 @@ def _map(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _map(function, v) for k, v in value.items()}
     return value
+
+
+def symbols_of(module: torch.fx.GraphModule, inputs: list[Any]) -> dict[Any, Any]:
+    """The symbolic sizes of a graph, from the inputs that it was called with."""
+    symbols: dict[Any, Any] = {}
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    for node, value in zip(placeholders, inputs, strict=False):
+        meta = node.meta.get("val")
+        pairs: list[tuple[Any, Any]] = [(meta, value)]
+        if isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor):
+            pairs = list(zip(meta.shape, value.shape, strict=False))
+            pairs += zip(meta.stride(), value.stride(), strict=False)
+            pairs.append((meta.storage_offset(), value.storage_offset()))
+        for symbolic, actual in pairs:
+            expression = getattr(getattr(symbolic, "node", None), "expr", None)
+            if getattr(expression, "is_Symbol", False):
+                symbols.setdefault(expression, actual)
+    return symbols
+
+
+def _number(value: Any, symbols: Mapping[Any, Any]) -> Any:
+    """The value of a symbolic number, or None if it depends on something unknown."""
+    if isinstance(value, int | float | bool):
+        return value
+    expression = value.node.expr
+    result = expression.xreplace(dict(symbols)) if hasattr(expression, "xreplace") else expression
+    if getattr(result, "free_symbols", None):
+        return None
+    if isinstance(value, torch.SymBool):
+        return bool(result)
+    return int(result) if isinstance(value, torch.SymInt) else float(result)
