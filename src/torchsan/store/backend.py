@@ -14,6 +14,9 @@ from torchsan.store.metadata import Digest, SegmentId
 from torchsan.store.spans import Source
 
 MANIFEST = "torchsan-store.json"
+Progress = Callable[[int, int], None]
+"""Called with how many bytes are done and how many there are."""
+
 PACK_ALIGNMENT = 64
 """Bytes; every dtype and vector load is aligned in a pack."""
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from torchsan.errors import StoreError
-from torchsan.store.backend import PACK_ALIGNMENT, Backend, aside_key, blob_key, log_key, new_segment, pack_key
+from torchsan.store.backend import (
+    PACK_ALIGNMENT,
+    Backend,
+    Progress,
+    aside_key,
+    blob_key,
+    log_key,
+    new_segment,
+    pack_key,
+)
 from torchsan.store.index import Index, blobs_in
 from torchsan.store.log import put_line
 from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SegmentId, SparseRecord, TensorRecord, from_json
@@ -28,17 +37,17 @@ class GcReport:
     """Names that were given up because their data or metadata are damaged."""
 
 
-def collect(backend: Backend, *, drop_damaged: bool, grace: float) -> GcReport:
+def collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Progress | None) -> GcReport:
     """Collect the store. Raise StoreError, with nothing removed, if it is damaged and `drop_damaged` is not set."""
     for _ in range(_ATTEMPTS):
         try:
-            return _collect(backend, drop_damaged=drop_damaged, grace=grace)
+            return _collect(backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
         except FileNotFoundError:
             continue  # another collection is at work; its result is in the logs
     raise StoreError(f"another collection is at work in {backend.url}; try again later", slug="store-busy")
 
 
-def _collect(backend: Backend, *, drop_damaged: bool, grace: float) -> GcReport:
+def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Progress | None) -> GcReport:
     index = _read(backend)
     if index.damaged and not drop_damaged:
         raise StoreError(
@@ -55,7 +64,7 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float) -> GcReport:
     index = _read(backend)
     live, dropped = _live(backend, index, drop_damaged)
     before = sum(backend.size(key) or 0 for segment in segments for key in _files(segment))
-    after = _Compaction(backend, index, frozenset(segments)).run(live)
+    after = _Compaction(backend, index, frozenset(segments)).run(live, progress)
     for segment in segments:
         for key in _files(segment):
             backend.remove(key)
@@ -125,9 +134,14 @@ class _Compaction:
         self._pack = bytearray()
         self._lines: list[bytes] = []
 
-    def run(self, live: Live) -> int:
+    def run(self, live: Live, progress: Progress | None) -> int:
         """Write all of `live`; return how many bytes that took."""
+        total = sum(blob.nbytes for _, record in live.values() for blob in record.blobs if blob.pack)
+        done = 0
         for name, (time, record) in live.items():
+            done += sum(blob.nbytes for blob in record.blobs if blob.pack)
+            if progress is not None:
+                progress(done, total)
             self._lines.append(put_line(name, time, self._move(name, record)).line)
             if len(self._pack) >= _SEGMENT_BYTES:
                 self._finish()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchsan.errors import StoreError
-from torchsan.store.backend import Backend, blob_key, log_key, pack_key
+from torchsan.store.backend import Backend, Progress, blob_key, log_key, pack_key
 from torchsan.store.index import Index
 from torchsan.store.metadata import BlobRef, from_json
 from torchsan.store.reading import Reader
-
-Progress = Callable[[int, int], None]
-"""Called with how many bytes are done and how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ import torch
 
 from torchsan.errors import StoreError
 from torchsan.records import TensorMeta
-from torchsan.store.backend import open_backend
+from torchsan.store.backend import Progress, open_backend
 from torchsan.store.background import BackgroundWriter
 from torchsan.store.collecting import GcReport, collect
 from torchsan.store.committing import Committer
-from torchsan.store.fsck import FsckReport, Progress, check
+from torchsan.store.fsck import FsckReport, check
 from torchsan.store.index import Index, Known
 from torchsan.store.manifest import check_format, prepare
 from torchsan.store.metadata import BlobRef, Digest, TensorRecord, from_json
@@ -51,7 +51,7 @@ class Store:
         self._committer = Committer(self._backend, self._index)
         self._reader = Reader(self._backend, self._packed)
         self._lock = threading.RLock()
-        self._writable = False
+        self._exists = False
         self._queue_bytes = queue_bytes
         self._background: BackgroundWriter | None = None
         self._pid = os.getpid()
@@ -111,6 +111,7 @@ class Store:
                 background, self._background = self._background, None
             if background is not None:
                 background.stop()
+                atexit.unregister(background.drain)
             self._backend.close()
 
     # Reading
@@ -153,6 +154,16 @@ class Store:
                     raise
         raise AssertionError("unreachable")
 
+    def exists(self) -> bool:
+        """Return whether there is a store at the URL; the first put makes one."""
+        with self._current():
+            return self._exists
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is a tensor `name`."""
+        with self._current():
+            return self._index.find(check_name(name)) is not None
+
     def describe(self, name: str) -> TensorMeta:
         """Return the metadata of the tensor `name` as it was put, without its data."""
         return self.record(name).meta
@@ -174,14 +185,14 @@ class Store:
         with self._current():
             return check(self._backend, self._index, progress)
 
-    def gc(self, *, drop_damaged: bool = False, grace: float = 3600.0) -> GcReport:
+    def gc(self, *, drop_damaged: bool = False, grace: float = 3600.0, progress: Progress | None = None) -> GcReport:
         """Remove what no name refers to. Others may go on reading and writing meanwhile.
 
         Damaged records and names without data are an error, unless `drop_damaged` gives them up. Leftover temporary
         files are removed when they are older than `grace` seconds.
         """
         with self._current():
-            return collect(self._backend, drop_damaged=drop_damaged, grace=grace)
+            return collect(self._backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
 
     # Inside
 
@@ -190,15 +201,15 @@ class Store:
         """Hold the lock, with the manifest checked and the index as new as the logs."""
         self._drain()
         with self._lock, self._explained():
-            check_format(self._backend)
+            self._exists = self._exists or check_format(self._backend)
             self._index.refresh()
             yield
 
     def _commit(self, plans: Sequence[Plan]) -> None:
         with self._lock, self._explained():
-            if not self._writable:
+            if not self._exists:
                 prepare(self._backend)
-                self._writable = True
+                self._exists = True
             self._committer.put(plans)
 
     def _find(self, name: str) -> Known:
