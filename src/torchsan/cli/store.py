@@ -51,9 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     store = Store(args.path)
     if not store.exists():
-        raise UsageError(
-            f"there is no store at {args.path}; `Store(path).put(name, tensor)` makes one", slug="no-store"
-        )
+        raise UsageError(f"there is no store at {args.path}; Store(path).put makes one", slug="no-store")
     action: Callable[[Store, argparse.Namespace], int] = args.action
     with store:
         return action(store, args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -107,7 +107,7 @@ def _agree(key: str, asked: object, stored: object) -> bool:
     return asked == stored
 
 
-def _show(meta: dict[str, object]) -> str:
+def _show(meta: Mapping[str, object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in meta.items())
 
 
