@@ -1,3 +1,57 @@
-"""torchsan: the sanitizer for compiled PyTorch."""
+"""torchsan: the sanitizer for compiled PyTorch.
 
-__version__ = "0.1.0"
+`import torchsan` imports no torch: names that need it are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from torchsan._version import __version__
+from torchsan.errors import (
+    FindingsError,
+    InternalError,
+    RecordingError,
+    SessionError,
+    StoreError,
+    TorchsanError,
+    UnsupportedTorchError,
+    UsageError,
+)
+
+# Not lazy: importing the module `torchsan.session` later would put the module in the place of the function.
+from torchsan.session import session
+
+_LAZY = {
+    "Store": "torchsan.store",
+    "compare": "torchsan.tensors",
+    "describe": "torchsan.tensors",
+    "digest": "torchsan.tensors",
+    "loading_from": "torchsan.ops",
+    "summarize": "torchsan.tensors",
+}
+
+__all__ = [
+    "FindingsError",
+    "InternalError",
+    "RecordingError",
+    "SessionError",
+    "StoreError",
+    "TorchsanError",
+    "UnsupportedTorchError",
+    "UsageError",
+    "__version__",
+    "session",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        value: object = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

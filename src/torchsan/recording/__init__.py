@@ -1,0 +1,12 @@
+"""One run on disk: a folder with a manifest, an SQLite event log, text artifacts and a place for tensors.
+
+The event log is the truth. It is written as things happen, one commit each, so that a killed process loses nothing it
+had seen; reading it needs neither the program nor torch, and executes nothing from it.
+"""
+
+from torchsan.recording.folder import SCHEMA, Manifest, create_folder
+from torchsan.recording.reader import Failure, Reader
+from torchsan.recording.state import Program
+from torchsan.recording.writer import Writer, finalize
+
+__all__ = ["SCHEMA", "Failure", "Manifest", "Program", "Reader", "Writer", "create_folder", "finalize"]

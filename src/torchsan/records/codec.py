@@ -54,7 +54,7 @@ def decode(record: type[R], value: Any) -> R:
     """Return the `record` that `encode` made `value` from. Raise RecordingError if it is not one."""
     try:
         return typing.cast("R", _decode(record, value))
-    except (KeyError, TypeError, ValueError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as e:
         raise RecordingError(
             f"malformed {record.__name__} in a recording: {e}; the recording is damaged or was not written by torchsan",
             slug="malformed-record",

@@ -1,0 +1,37 @@
+"""The values check: the wrong kernel in one compile and one run. Importing it imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
+
+if TYPE_CHECKING:
+    from torchsan.checks.values.plan import LaunchPlan
+    from torchsan.recording import Writer
+
+__all__ = ["ValuesCheck"]
+
+
+class ValuesCheck(Observer):
+    """Checks the first calls of each compiled program, and the first with each new set of shapes."""
+
+    name = "values check"
+
+    def __init__(self, writer: Writer, calls: int | None) -> None:
+        """`calls` is how many calls of each program are checked; None for all."""
+        self._writer = writer
+        self._calls = calls
+        self._plans: dict[int, dict[int, LaunchPlan]] = {}
+
+    def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.values.plan import plan
+
+        self._plans[id(program)] = plan(program)
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        from torchsan.checks.values.check import ValuesWatch
+
+        if self._calls is not None and call >= self._calls:
+            return None
+        return ValuesWatch(self._writer, program, self._plans[id(program)])

@@ -1,0 +1,179 @@
+"""`torchsan doctor`: what works here, and what to do about what doesn't."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import importlib.util
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsan._version import __version__
+from torchsan.cli.run import find_compiler
+from torchsan.recording.folder import installed_version
+from torchsan.report.findings import Line, clean
+from torchsan.report.terminal import print_lines
+
+TESTED_TORCH = "2.13"
+_LOW_DISK = 2 * 2**30
+_PROGRAM = """
+#include <omp.h>
+#include <cmath>
+int main() { double s = 0;
+#pragma omp parallel for reduction(+ : s)
+  for (int i = 0; i < 8; ++i) s += std::sqrt((double)i);
+  return s > 0 && omp_get_max_threads() > 0 ? 0 : 1; }
+"""
+_INSTALL = {
+    "Darwin": "xcode-select --install, then brew install libomp",
+    "Linux": "apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or conda install cxx-compiler",
+    "Windows": "the Visual Studio Build Tools with the C++ workload",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """One thing that was looked at. `remedy` is set when something should be done; `needed` when nothing works so."""
+
+    what: str
+    found: str
+    remedy: str | None = None
+    needed: bool = False
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `doctor` to the command line."""
+    parser = commands.add_parser(
+        "doctor",
+        help="what works on this machine",
+        description="Look at torch, compiler, devices and caches. Exit status 1 if something needed is missing.",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found and return 0 if everything that is needed works, else 1."""
+    examined = list(examine())
+    print_lines((line for one in examined for line in _lines(one)), sys.stdout)
+    return 1 if any(one.needed and one.remedy for one in examined) else 0
+
+
+def _lines(one: Examined) -> Iterator[Line]:
+    word, style = ("ok", "green") if one.remedy is None else (("MISSING", "red") if one.needed else ("note", "yellow"))
+    yield Line(f"{word:<8}{one.what:<16}{clean(one.found)}", style)
+    if one.remedy is not None:
+        yield Line(f"{'':<24}-> {clean(one.remedy)}")
+
+
+def examine() -> Iterator[Examined]:
+    """Look at everything, one after the other."""
+    yield Examined(what="torchsan", found=__version__)
+    yield Examined(what="python", found=f"{platform.python_version()} ({sys.executable})")
+    yield _torch()
+    yield from _devices()
+    yield _compiler()
+    yield _cache()
+    yield _disk()
+    yield Examined(what="sqlite", found=sqlite3.sqlite_version)
+    yield from _extras()
+
+
+def _torch() -> Examined:
+    version = installed_version("torch")
+    if not version:
+        return Examined(what="torch", found="not installed", remedy=f"pip install 'torch>={TESTED_TORCH}'", needed=True)
+    try:
+        import torch
+    except (ImportError, OSError) as e:
+        return Examined(
+            what="torch", found=f"{version}, cannot be imported: {e}", remedy="reinstall torch", needed=True
+        )
+    number = tuple(int(n) for n in version.split("+")[0].split(".")[:2] if n.isdecimal())
+    tested = tuple(int(n) for n in TESTED_TORCH.split("."))
+    if number < tested:
+        remedy = f"pip install 'torch>={TESTED_TORCH}'"
+        return Examined(what="torch", found=f"{version}, which is too old", remedy=remedy, needed=True)
+    if number > tested:
+        found = f"{version}, newer than what torchsan was tested with"
+        return Examined(what="torch", found=found, remedy=f"if a run fails, try torch {TESTED_TORCH}")
+    return Examined(what="torch", found=f"{version}, {torch.get_num_threads()} threads")
+
+
+def _devices() -> Iterator[Examined]:
+    yield Examined(what="cpu", found=f"{platform.machine()}, {os.cpu_count()} cores")
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.backends.mps)):
+        if module.is_available():
+            yield Examined(what=name, found="present", remedy="torchsan is tested on cpu only; expect gaps here")
+
+
+def _compiler() -> Examined:
+    """Compile and run what Inductor's kernels are made of: C++ with OpenMP."""
+    install = _INSTALL.get(platform.system(), "a C++ compiler with OpenMP")
+    compiler = find_compiler()
+    if compiler is None:
+        asked = os.environ.get("CXX")
+        found = f"none (CXX is {asked}, which is not there)" if asked else "none"
+        other = shutil.which("clang++") or shutil.which("g++")
+        if other is not None:
+            install = f"set CXX={other}, or {install}"
+        return Examined(what="C++ compiler", found=found, remedy=install, needed=True)
+    openmp = ["-Xclang", "-fopenmp", "-lomp"] if platform.system() == "Darwin" else ["-fopenmp"]
+    with tempfile.TemporaryDirectory(prefix="torchsan-") as folder:
+        source, program = Path(folder, "try.cpp"), Path(folder, "try")
+        source.write_text(_PROGRAM)
+        for command in ([compiler, str(source), *openmp, "-o", str(program)], [str(program)]):
+            problem = _problem(command)
+            if problem is not None:
+                found = f"{compiler} does not work: {problem}"
+                return Examined(what="C++ compiler", found=found, remedy=install, needed=True)
+    return Examined(what="C++ compiler", found=f"{compiler} compiles and links OpenMP")
+
+
+def _problem(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return str(e)
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
+    return lines[0] if lines else f"exit status {done.returncode}"
+
+
+def _cache_folder() -> Path:
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return Path(given) if given else Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+
+
+def _cache() -> Examined:
+    folder = _cache_folder()
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Examined(what="compile cache", found=f"{folder} can be written")
+    remedy = "set TORCHINDUCTOR_CACHE_DIR to a folder that you can write to"
+    return Examined(what="compile cache", found=f"{folder} cannot be written", remedy=remedy, needed=True)
+
+
+def _disk() -> Examined:
+    free = shutil.disk_usage(Path.cwd()).free
+    remedy = "saved tensors can be large; choose a roomier place with --out" if free < _LOW_DISK else None
+    return Examined(what="disk", found=f"{free / 2**30:.1f} GiB free in the current folder", remedy=remedy)
+
+
+def _extras() -> Iterator[Examined]:
+    for module, use, extra in (("s3fs", "stores on S3", "s3"), ("safetensors", "safetensors files", "safetensors")):
+        if importlib.util.find_spec(module) is not None:
+            yield Examined(what=module, found=f"{installed_version(module)}: {use}")
+        else:
+            yield Examined(what=module, found=f"not installed: no {use}", remedy=f"pip install 'torchsan[{extra}]'")

@@ -1,0 +1,91 @@
+"""The command `torchsan`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from torchsan._version import __version__
+from torchsan.cli import doctor, report, run
+from torchsan.errors import TorchsanError, UsageError
+
+_EPILOG = """\
+examples:
+  torchsan run train.py --epochs 1      run a program, check everything, report
+  torchsan run --check memory -m pkg    a module, one check
+  torchsan run --json r.json train.py   and a report for programs
+  torchsan report torchsan-runs/…       the report again
+  torchsan doctor                       what works on this machine
+
+exit status of run and report:
+  0  clean       1  findings of severity `error`
+  2  wrong usage 3  torchsan itself failed
+  4  incomplete, such as nothing compiled: silence is never success
+  When the program fails and there is no finding, its own status (128 + signal for a crash).
+
+Options can also stand in [tool.torchsan] of pyproject.toml, and in
+TORCHSAN_OPTIONS="check=values,memory:watch=print"; flags win over the variable, the variable over the file.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # raises, as the original exits
+        given = re.findall(r"--[\w-]+", message)
+        near = difflib.get_close_matches(given[0], run.FLAGS, n=1) if given else []
+        hint = f"did you mean {near[0]}?" if near and near[0] != given[0] else f"see `{self.prog} --help`"
+        raise UsageError(f"{message}; {hint}", slug="usage")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = _Parser(
+        prog="torchsan",
+        description="The sanitizer for compiled PyTorch: says which kernel, pass or operator is wrong, and where.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in (run, report, doctor):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    try:
+        args = make_parser().parse_args(argv)
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except UsageError as e:
+        return _complain(str(e), 2)
+    except TorchsanError as e:
+        return _complain(str(e), 3)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain about that once more when it flushes at exit.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except Exception as e:  # The last resort: torchsan failed, and says so with the status for it.
+        if os.environ.get("TORCHSAN_DEBUG"):
+            raise
+        return _complain(
+            f"torchsan itself failed: {type(e).__name__}: {e}; this is a bug in torchsan: please report it, with the "
+            "traceback that TORCHSAN_DEBUG=1 gives [internal-error]",
+            3,
+        )
+
+
+def _complain(message: str, status: int) -> int:
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"torchsan: error: {message}\n".encode("utf-8", "backslashreplace").decode())
+    return status

@@ -1,0 +1,185 @@
+"""Runs the user's program in this process the way Python would have, with a session around it."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from torchsan.errors import TorchsanError, UsageError
+from torchsan.recording import Writer
+from torchsan.recording.folder import read_manifest
+from torchsan.session import Session
+
+_OWN_FILES = {__file__, str(Path(__file__).with_name("_child.py"))}
+
+
+class _NotFoundError(Exception):
+    """There is no such program; the text says so as Python does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    """What to execute, and the names that `__main__` has while it does. `argv0` replaces the program's name."""
+
+    code: CodeType
+    names: dict[str, Any]
+    argv0: str
+
+
+def run_program(folder: str, command: Sequence[str]) -> None:
+    """Run `SCRIPT [ARGS…]` or `-m MODULE [ARGS…]` and record to `folder`.
+
+    What the program raises goes on to the interpreter, which does with it what it always does: print the traceback,
+    exit with the status of SystemExit, die of SIGINT. An exit handler that was registered before those of the program
+    closes the session, so it runs last.
+    """
+    writer = Writer(Path(folder))
+    session = Session(read_manifest(writer.path).options, writer=writer)
+    try:
+        session.open()
+    except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
+        message = str(e) if isinstance(e, TorchsanError) else f"{type(e).__name__}: {e}"
+        _fail(writer, message, 2 if isinstance(e, UsageError) else 3)
+    atexit.register(session.close)
+    try:
+        program = _find(list(command))
+        main = ModuleType("__main__")
+        vars(main).update(program.names, __builtins__=sys.modules["builtins"])
+        sys.modules["__main__"] = main
+        sys.argv[0] = program.argv0
+        exec(program.code, vars(main))  # noqa: S102  # Running the user's program is the point.
+    except _NotFoundError as e:
+        _fail(writer, str(e), 2)
+    except BaseException:
+        sys.excepthook = _without_our_frames(sys.excepthook)
+        raise
+
+
+def _fail(writer: Writer, message: str, status: int) -> NoReturn:
+    writer.event("failed", {"message": message, "status": status})
+    raise SystemExit(status)
+
+
+def _find(command: list[str]) -> _Program:
+    """Find the program, and make `sys.path` and `sys.argv` what they would be. Raise _NotFoundError."""
+    sys.orig_argv = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv)] + command
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        sys.argv[0] = "-m"  # What packages see that are imported on the way to the module.
+        _set_path(str(Path.cwd()))
+        return _find_module(command[1])
+    sys.argv = command
+    script = command[0]
+    if pkgutil.get_importer(script) is not None:  # A folder or a zip file with a __main__.py.
+        # Python puts these on the path even in safe mode, because there is no other way to run them.
+        sys.path.insert(0, _absolute(script))
+        spec = PathFinder.find_spec("__main__", [_absolute(script)])
+        if spec is None:
+            raise _NotFoundError(f"can't find '__main__' module in {script!r}")
+        return _from_spec(spec, argv0=script)
+    _set_path(str(Path(os.path.realpath(script)).parent))
+    return _from_file(script)
+
+
+def _absolute(script: str) -> str:
+    """Python puts the current folder before the script, and changes nothing else."""
+    return os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118  # pathlib drops `./`
+
+
+def _set_path(folder: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, folder)
+
+
+def _from_file(script: str) -> _Program:
+    path = _absolute(script)
+    loader: SourceFileLoader | SourcelessFileLoader
+    try:
+        if script.endswith(".pyc"):
+            loader = SourcelessFileLoader("__main__", path)
+            code = loader.get_code("__main__")
+            assert code is not None
+        else:
+            loader = SourceFileLoader("__main__", path)
+            with io.open_code(path) as stream:
+                source = stream.read()
+            code = compile(source, path, "exec", dont_inherit=True)
+    except OSError as e:
+        raise _NotFoundError(f"can't open file {path!r}: {e.strerror}") from e
+    names = {"__file__": path, "__cached__": None, "__loader__": loader, "__spec__": None, "__package__": None}
+    return _Program(code=code, names=names | _annotations(), argv0=script)
+
+
+def _find_module(name: str) -> _Program:
+    spec = _find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        package, spec = name, _find_spec(f"{name}.__main__")
+        if spec is None:
+            raise _NotFoundError(
+                f"No module named {package}.__main__; {package!r} is a package and cannot be directly executed"
+            )
+    if spec is None:
+        raise _NotFoundError(f"No module named {name}")
+    return _from_spec(spec, argv0=spec.origin or name)
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Like importlib's, but an error inside a parent package is the program's own, and not `not found`."""
+    parent = name.rpartition(".")[0]
+    if name.startswith("."):
+        raise _NotFoundError("Relative module names not supported")
+    try:
+        if parent:
+            importlib.import_module(parent)
+        return importlib.util.find_spec(name)
+    except ImportError as e:
+        if e.name is None or (e.name != parent and not parent.startswith(f"{e.name}.")):
+            raise
+        raise _NotFoundError(f"Error while finding module specification for {name!r} ({type(e).__name__}: {e})") from e
+    except ValueError as e:
+        raise _NotFoundError(f"Error while finding module specification for {name!r} ({type(e).__name__}: {e})") from e
+
+
+def _from_spec(spec: ModuleSpec, *, argv0: str) -> _Program:
+    get_code = getattr(spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code is not None else None
+    if code is None:
+        raise _NotFoundError(f"No code object available for {spec.name}")
+    names = {
+        "__file__": spec.origin,
+        "__cached__": spec.cached,
+        "__loader__": spec.loader,
+        "__spec__": spec,
+        "__package__": spec.parent,
+    }
+    return _Program(code=code, names=names | _annotations(), argv0=argv0)
+
+
+def _annotations() -> dict[str, Any]:
+    return {"__annotations__": {}} if sys.version_info < (3, 14) else {}
+
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def _without_our_frames(hook: _Hook) -> _Hook:
+    """Return `hook` for tracebacks as they are without torchsan, which begin in the user's program."""
+
+    def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> Any:
+        while tb is not None and tb.tb_frame.f_code.co_filename in _OWN_FILES:
+            tb = tb.tb_next
+        while tb is not None and tb.tb_frame.f_code.co_filename.startswith("<frozen importlib"):
+            tb = tb.tb_next
+        return hook(kind, value.with_traceback(tb), tb)
+
+    return excepthook

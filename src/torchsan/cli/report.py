@@ -1,0 +1,37 @@
+"""`torchsan report RECORDING`: the findings again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from torchsan.errors import UsageError
+from torchsan.recording import Reader
+from torchsan.report.json_report import check_json_target, write_json
+from torchsan.report.terminal import print_report
+from torchsan.report.verdict import verdict
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `report` to the command line."""
+    parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
+    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote")
+    parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
+    parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
+    parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report to stdout and return the status that the run had."""
+    if args.html is not None:
+        raise UsageError("--html is not available in this version of torchsan", slug="not-available")
+    if args.json is not None:
+        check_json_target(args.json)
+    recording = Reader(args.recording)
+    if args.json is not None:
+        write_json(recording, args.json)
+    if args.json != "-":
+        print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+    return verdict(recording).exit

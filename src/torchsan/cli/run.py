@@ -1,0 +1,135 @@
+"""`torchsan run SCRIPT`: runs a program in a child process, watches it, and reports however it ends.
+
+Nothing here imports torch or rich before the program has ended: the program starts as soon as Python does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from torchsan.cli.progress import Progress
+from torchsan.cli.supervise import supervised
+from torchsan.errors import InternalError, RecordingError, UsageError
+from torchsan.options import Options, Watch, When, resolve_options
+from torchsan.recording import Reader, create_folder, finalize
+from torchsan.records import Check
+
+_DESCRIPTION = """\
+Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
+findings and messages go to stderr, and everything is kept in a recording.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `run` to the command line. Options end where the program begins, as with python itself."""
+    parser = commands.add_parser(
+        "run",
+        help="run a program under torchsan",
+        description=_DESCRIPTION,
+        usage="torchsan run [options] SCRIPT [ARGS…]\n       torchsan run [options] -m MODULE [ARGS…]",
+        allow_abbrev=False,
+    )
+    flag = parser.add_argument
+    flag("--check", metavar="LIST", help=f"any of {','.join(Check)}; default all")
+    flag("--watch", metavar="LEVEL", help=f"values that kernels read and write: {'|'.join(Watch)}; default off")
+    flag("--kernels", metavar="GLOB[,GLOB…]", help="only these kernels; !GLOB excludes")
+    flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")
+    flag("--out", metavar="DIR", help="where the recording goes; default torchsan-runs/<time>")
+    flag("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
+    flag("--html", metavar="FILE", help="write the report as a web page to FILE")
+    flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
+    flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
+    flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
+    flag("--repro", action="store_true", default=None, help="make a reproducer of every finding")
+    flag("--fail-fast", action="store_true", default=None, help="stop at the first finding of severity error")
+    flag("--quiet", action="store_true", default=None, help="findings and verdict only")
+    flag("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
+    flag("program", nargs=argparse.REMAINDER, metavar="SCRIPT", help="run a script")
+    parser.set_defaults(run=run)
+
+
+_FLAGS = ("check", "watch", "kernels", "when", "out", "json", "html", "calls", "max_bytes")
+_SWITCHES = ("no_guards", "repro", "fail_fast", "quiet")
+FLAGS = tuple("--" + name.replace("_", "-") for name in (*_FLAGS, *_SWITCHES))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program and return the status of the contract."""
+    given = {name: value for name in (*_FLAGS, *_SWITCHES) if (value := getattr(args, name)) is not None}
+    options = resolve_options(given, os.environ, Path.cwd())
+    command = _command(args)
+    _check(options, command)
+    folder = create_folder(options.out, command=command, options=options)
+    progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
+    with supervised(_child_command(folder, command), progress.show if progress else None) as program:
+        if progress is not None:
+            progress.close()
+        finalize(folder, program)
+        return _report(folder, options)
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """Return the program and its arguments, as one would give them to python."""
+    if args.module is not None:
+        if not args.module:
+            raise UsageError("-m needs the name of a module", slug="usage")
+        return ["-m", *args.module]
+    program: list[str] = args.program
+    return program[1:] if program[:1] == ["--"] else program
+
+
+def _check(options: Options, command: list[str]) -> None:
+    """Raise UsageError for what cannot work, before anything runs."""
+    if options.html is not None:
+        raise UsageError("--html is not available in this version of torchsan", slug="not-available")
+    if options.repro:
+        raise UsageError("--repro is not available in this version of torchsan", slug="not-available")
+    if options.json is not None:
+        from torchsan.report.json_report import check_json_target
+
+        check_json_target(options.json)
+    if not command:
+        raise UsageError("no program: torchsan run SCRIPT [ARGS…], or -m MODULE [ARGS…]", slug="usage")
+    if command[0] != "-m" and not Path(command[0]).exists():
+        raise UsageError(f"no such script: {command[0]}", slug="no-script")
+
+
+def _child_command(folder: Path, command: list[str]) -> list[str]:
+    # Private, but what multiprocessing uses for the same end, and the flags have no other list.
+    flags: Callable[[], list[str]] = subprocess._args_from_interpreter_flags  # type: ignore[attr-defined]
+    return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), str(folder), *command]
+
+
+def _report(folder: Path, options: Options) -> int:
+    from torchsan.report.json_report import write_json
+    from torchsan.report.terminal import print_report
+    from torchsan.report.verdict import verdict
+
+    try:
+        recording = Reader(folder)
+    except RecordingError as e:
+        raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
+    if recording.failure is not None:
+        error = UsageError if recording.failure.status == 2 else InternalError
+        raise error(recording.failure.message, slug="not-started")
+    if options.json is not None:
+        write_json(recording, options.json)
+    print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
+    return verdict(recording).exit
+
+
+def _hint(recording: Reader) -> str | None:
+    if recording.coverage().kernels or find_compiler() is not None:
+        return None
+    return "Inductor needs a C++ compiler, and there is none here: `torchsan doctor` says what to install"
+
+
+def find_compiler() -> str | None:
+    """Return the path of the C++ compiler that Inductor uses, or None: CXX if it is set, else the platform's own."""
+    return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))

@@ -1,0 +1,168 @@
+"""The instrument for compiled programs: sees every compile, records it, and puts probes into what it generated."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torchsan.instruments.frames import Entry
+from torchsan.instruments.observer import CompiledProgram, Observer
+from torchsan.instruments.program import Launch, Program, parse
+from torchsan.instruments.program.rewrite import probed_functions
+from torchsan.instruments.program.schemas import mutated_arguments
+from torchsan.instruments.provenance import buffers_of_launches, operator_name, source_lines
+from torchsan.records import GraphId, GraphRecord, KernelRecord
+from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
+
+if TYPE_CHECKING:
+    from torchsan.recording import Writer
+
+__all__ = ["observe_programs"]
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def observe_programs(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+    """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
+    instrument = _Instrument(writer, tuple(observers))
+    try:
+        with observe_compiles(instrument.compiled, instrument.compile_failed):
+            yield
+    finally:
+        instrument.detach()
+
+
+class _Instrument:
+    def __init__(self, writer: Writer, observers: tuple[Observer, ...]) -> None:
+        self._writer = writer
+        self._observers = observers
+        self._lock = threading.Lock()
+        self._ids: dict[str, GraphId] = {}
+        self._next_id = itertools.count()
+        self._undo: list[Callable[[], None]] = []
+
+    def compile_failed(self, error: Exception) -> None:
+        self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
+
+    def watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
+        self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
+
+    def compiled(self, compile_: Compile) -> None:
+        with self._lock:
+            id_ = self._graph_id(compile_.key)
+        try:
+            model = parse(compile_.source, mutated_arguments)
+        except SyntaxError:
+            self._record_unreadable(id_, compile_)
+            return
+        graphs = {g.function: g for g in compile_.graphs}
+        computes: dict[int, tuple[Buffer, ...]] = {}
+        for name, function in model.functions.items():
+            if name in graphs:
+                found = buffers_of_launches(graphs[name].buffers, function)
+                computes.update({nth: tuple(buffers) for nth, buffers in found.items()})
+        record = self._record(id_, compile_, model, graphs, computes)
+        program = CompiledProgram(
+            record=record, model=model, graphs=graphs, computes=computes, constants=vars(compile_.generated)
+        )
+        self._writer.graph(record)
+        self._report_gaps(program)
+        for observer in self._observers:
+            observer.compiled(program)
+        self._probe(program, compile_)
+
+    def _graph_id(self, key: str | None) -> GraphId:
+        if key is None:
+            return GraphId(next(self._next_id))
+        if key not in self._ids:
+            self._ids[key] = GraphId(next(self._next_id))
+        return self._ids[key]
+
+    def _record(
+        self,
+        id_: GraphId,
+        compile_: Compile,
+        model: Program,
+        graphs: dict[str, LoweredGraph],
+        computes: dict[int, tuple[Buffer, ...]],
+    ) -> GraphRecord:
+        kernels = [
+            _kernel(launch, graphs.get(name), computes.get(launch.nth, ()))
+            for name, function in model.functions.items()
+            for launch in function.launches()
+        ]
+        stem = f"graph{id_}-{compile_.direction}"
+        whole = compile_.graphs[0]
+        artifacts = {
+            "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
+            "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
+        }
+        written = dict.fromkeys(n for launch in model.launches() for n in launch.writes)
+        return GraphRecord(
+            id=id_,
+            direction=compile_.direction,
+            kernels=tuple(kernels),
+            buffers=tuple(written),
+            inputs=whole.inputs,
+            artifacts=artifacts,
+            compile_seconds=compile_.seconds,
+        )
+
+    def _record_unreadable(self, id_: GraphId, compile_: Compile) -> None:
+        name = self._writer.artifact(f"graph{id_}-{compile_.direction}.wrapper.txt", compile_.source)
+        self._writer.graph(GraphRecord(id=id_, direction=compile_.direction, artifacts={"wrapper": name}))
+        self._writer.skipped(f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
+
+    def _report_gaps(self, program: CompiledProgram) -> None:
+        for step in program.model.opaque():
+            where = f"graph {program.record.label}, wrapper line {step.line}"
+            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+
+    def _probe(self, program: CompiledProgram, compile_: Compile) -> None:
+        """Put an Entry in the place of the generated module's `call`."""
+        module: Any = compile_.generated
+        if not self._observers or "call" not in program.model.functions:
+            return
+        probed = probed_functions(program.model, vars(module), module.__file__)
+        original = module.call
+        entry = Entry(program, original, probed, self._observers, self.watch_failed)
+        module.call = entry
+
+        def undo() -> None:
+            entry.detach()
+            module.call = original
+
+        with self._lock:
+            self._undo.append(undo)
+
+    def detach(self) -> None:
+        with self._lock:
+            undo, self._undo = self._undo, []
+        for action in undo:
+            action()
+
+
+def _kernel(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
+    by_name = {n.name: n for n in graph.module.graph.nodes} if graph is not None else {}
+    names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
+    # In the order of the graph, which is the order of the user's program.
+    nodes = [node for name, node in by_name.items() if name in names]
+    return KernelRecord(
+        name=launch.kernel,
+        nth=launch.nth,
+        kind=launch.kind,
+        reads=launch.reads,
+        writes=launch.writes,
+        nodes=tuple(n.name for n in nodes),
+        ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
+        source=source_lines(nodes),
+    )
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

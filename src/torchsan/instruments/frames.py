@@ -1,0 +1,129 @@
+"""One call of a compiled program under observation: takes what the probes send and hands it to the watches."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torchsan.errors import FindingsError
+from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
+from torchsan.instruments.program import Launch
+
+__all__ = ["Entry", "Frame"]
+
+log = logging.getLogger(__name__)
+
+Failed = Callable[[CompiledProgram, str, Exception], None]
+"""Told when a watch failed: on which program, which observer, how."""
+
+
+class Entry:
+    """Stands in for a generated module's `call`: observes the calls that someone wants, runs the others as they are."""
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        original: Callable[[list[Any]], Any],
+        probed: dict[str, Callable[..., Any]],
+        observers: Iterable[Observer],
+        failed: Failed,
+    ) -> None:
+        self._program = program
+        self._original = original
+        self._probed = probed
+        self._observers: tuple[Observer, ...] = tuple(observers)
+        self._failed = failed
+        self._calls = itertools.count()
+
+    def detach(self) -> None:
+        """From now on every call runs as it is; one under way is watched to its end."""
+        self._observers = ()
+
+    def __call__(self, args: list[Any]) -> Any:
+        observers = self._observers
+        if not observers:
+            return self._original(args)
+        call = next(self._calls)
+        watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
+        if not watches:
+            return self._original(args)
+        frame = Frame(self._program, "call", self._probed, watches, self._failed)
+        try:
+            result = frame.run(self._original, args)
+        except BaseException as e:
+            frame.tell("close", e)
+            raise
+        frame.tell("close", None)
+        return result
+
+    def _open(self, observer: Observer, call: int) -> CallWatch | None:
+        try:
+            return observer.watch(self._program, call)
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("%s failed", observer.name, exc_info=True)
+            self._failed(self._program, observer.name, e)
+            return None
+
+
+class Frame:
+    """One function of the program, running. The methods are what the probes call."""
+
+    __slots__ = ("_failed", "_function", "_launches", "_probed", "_program", "_watches")
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        function: str,
+        probed: dict[str, Callable[..., Any]],
+        watches: list[tuple[str, CallWatch]],
+        failed: Failed,
+    ) -> None:
+        self._program = program
+        self._function = function
+        self._probed = probed
+        self._watches = watches
+        self._failed = failed
+        self._launches: dict[int, Launch] = {x.nth: x for x in program.model.functions[function].launches()}
+
+    def run(self, original: Callable[..., Any], args: Any) -> Any:
+        """Run the probed twin of `original`, which may be a method."""
+        probed = self._probed[self._function]
+        if self._program.model.functions[self._function].method:
+            return probed(getattr(original, "__self__", None), args, self)
+        return probed(args, self)
+
+    def enter(self, inputs: dict[str, Any]) -> None:
+        self.tell("enter", self._function, inputs)
+
+    def before(self, nth: int, operands: tuple[Any, ...]) -> None:
+        launch = self._launches[nth]
+        self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
+
+    def after(self, nth: int, values: tuple[Any, ...]) -> None:
+        launch = self._launches[nth]
+        names = dict.fromkeys([*launch.operands, *launch.writes])
+        self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))
+
+    def leave(self, outputs: Any) -> None:
+        self.tell("leave", self._function, outputs)
+
+    def call(self, function: str, original: Callable[..., Any], args: Any) -> Any:
+        """A subgraph or partition is called: run it probed too, if it is still the generated function itself."""
+        plain = getattr(original, "__name__", None) == function
+        if not plain or function not in self._probed:
+            return original(args)
+        return Frame(self._program, function, self._probed, self._watches, self._failed).run(original, args)
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Pass on to every watch. One that fails is dropped for the rest of the call, and reported."""
+        for entry in tuple(self._watches):
+            try:
+                getattr(entry[1], method)(*args)
+            except FindingsError:
+                raise
+            except Exception as e:  # a check that fails ends the check, never the user's job
+                log.debug("%s failed", entry[0], exc_info=True)
+                self._watches.remove(entry)
+                self._failed(self._program, entry[0], e)

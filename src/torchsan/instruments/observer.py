@@ -1,0 +1,71 @@
+"""What a compiled program shows to whoever wants to look: the protocol between instruments and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchsan.instruments.program import Launch, Program
+from torchsan.records import GraphRecord, GraphRef
+from torchsan.torch_internals import Buffer, LoweredGraph
+
+__all__ = ["CallWatch", "CompiledProgram", "Observer", "Values"]
+
+Values = Mapping[str, Any]
+"""The variables of the generated program by name: tensors, and now and then a number or a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProgram:
+    """One compiled graph: what Inductor was given, what it generated, and how the two belong together."""
+
+    record: GraphRecord
+    model: Program
+    graphs: Mapping[str, LoweredGraph]
+    """The FX graph behind each function of the program."""
+    computes: Mapping[int, tuple[Buffer, ...]]
+    """The buffers that each launch computes, by the launch's number."""
+    constants: Mapping[str, Any] = field(repr=False)
+    """The generated module's namespace, which holds the graph's constants."""
+
+    @property
+    def ref(self) -> GraphRef:
+        """How findings name this graph."""
+        return GraphRef(id=self.record.id, direction=self.record.direction)
+
+
+class CallWatch:
+    """Looks at one call of one compiled program, on the thread that runs it. Each method may be left as it is.
+
+    The tensors passed in are the program's own: look, copy, never keep or change. `function` is `call` or the subgraph
+    that runs.
+    """
+
+    def enter(self, function: str, inputs: Values) -> None:
+        """The function was called with these inputs."""
+
+    def before(self, function: str, launch: Launch, values: Values) -> None:
+        """`launch` is about to run; `values` are its operands, outputs not yet written among them."""
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        """`launch` has run; `values` are its operands and results."""
+
+    def leave(self, function: str, outputs: Any) -> None:
+        """The function is about to return `outputs`."""
+
+    def close(self, error: BaseException | None) -> None:
+        """The call is over, by `error` if there is one. Always the last."""
+
+
+class Observer:
+    """Looks at compiled programs. One object for a whole session, used from any thread."""
+
+    name = "observer"
+
+    def compiled(self, program: CompiledProgram) -> None:
+        """A program was compiled."""
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        """The program is called for the `call`-th time, from 0. None lets this call run at full speed."""
+        return None

@@ -1,0 +1,114 @@
+"""Which FX nodes, operators and lines of the user's source a launch computes."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchsan.instruments.program.model import Alias, Function
+from torchsan.records import SourceLine
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from torchsan.torch_internals import Buffer
+
+__all__ = ["buffers_of_launches", "operator_name", "source_lines"]
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
+_TORCH = str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/"
+
+
+def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
+    """Return, for each launch by its number, the buffers it computes, also those that never leave the kernel.
+
+    Launches follow the order of Inductor's schedule, one launch a run of it; so each buffer belongs to the first
+    launch, from the one before it on, that writes its storage, under whatever name. A buffer that was removed has no
+    name in the program: it lives inside the kernel of its neighbour. What a subgraph computes belongs to no launch.
+    """
+    launches = function.launches()
+    result: dict[int, list[Buffer]] = {launch.nth: [] for launch in launches}
+    position = 0
+    removed: list[Buffer] = []
+    for buffer in buffers:
+        names = _names_of(buffer.storage, function)
+        found = next((i for i in range(position, len(launches)) if names & set(launches[i].writes)), None)
+        if found is not None:
+            position = found
+            result[launches[position].nth] += [*removed, buffer]
+            removed = []
+        elif buffer.removed:
+            removed.append(buffer)
+    if removed and launches:
+        result[launches[position].nth] += removed
+    return result
+
+
+def _names_of(storage: str, function: Function) -> set[str]:
+    """The names under which a launch may write a storage: its own, those it is handed on to, what it is an item of."""
+    aliases = [s for s in function.walk() if isinstance(s, Alias)]
+    items = {alias.source for alias in aliases if not alias.reused and alias.name == storage}
+    if items:
+        return {storage, *items}
+    names = {storage}
+    for alias in aliases:
+        if alias.source in names:
+            names.add(alias.name)
+    return names
+
+
+def operator_name(node: torch.fx.Node) -> str | None:
+    """The operator that a node calls, as `aten.relu.default`; None for inputs, constants and plain Python."""
+    if node.op != "call_function":
+        return None
+    name = str(node.target)
+    return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
+
+
+def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:
+    """The user's lines that the nodes came from, each once, in the order of the nodes."""
+    return tuple(dict.fromkeys(line for node in nodes for line in _source_line(node.meta)))
+
+
+def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
+    """The innermost frame outside torch, or, if the user's code is nowhere in the trace, the innermost one."""
+    frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
+    outside = [f for f in frames if not f["file"].startswith(_TORCH)]
+    if frames:
+        frame = (outside or frames)[-1]
+        yield SourceLine(
+            file=frame["file"], line=int(frame["line"]), code=(frame["code"] or "").strip(), module=_module_path(meta)
+        )
+    else:
+        yield from _forward_of_module(meta)
+
+
+def _forward_of_module(meta: dict[str, Any]) -> Iterator[SourceLine]:
+    """Where there is no trace (a module of torch's own that was compiled directly): the `forward` of that module."""
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    if not stack:
+        return
+    class_ = list(stack.values())[-1][1]
+    forward = getattr(class_, "forward", None)
+    code = getattr(forward, "__code__", None)
+    if code is not None:
+        yield SourceLine(
+            file=code.co_filename,
+            line=code.co_firstlineno,
+            code=f"{class_.__name__}.forward",
+            module=_module_path(meta),
+        )
+
+
+def _module_path(meta: dict[str, Any]) -> str:
+    """Where in the model: `layers.0.attention`, from the way Dynamo reached the module (`L['self']._modules[…]`)."""
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
+    path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", re.sub(r"^L\['(?:self|fn|model|mod)'\]\.?", "", path))
+    return path.removeprefix("L.").strip(".")

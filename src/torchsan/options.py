@@ -1,0 +1,231 @@
+"""What a user can set: flags win over `TORCHSAN_OPTIONS`, which wins over `[tool.torchsan]` of pyproject.toml.
+
+Every value goes through the same parser wherever it stands, so that an error names the place it came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from torchsan.errors import UsageError
+from torchsan.records.finding import Check
+
+__all__ = ["Options", "Watch", "When", "parse_options", "resolve_options"]
+
+VARIABLE = "TORCHSAN_OPTIONS"
+
+
+class Watch(StrEnum):
+    """What to do with the values that kernels read and write."""
+
+    OFF = "off"
+    NAMES = "names"
+    PRINT = "print"
+    SAVE = "save"
+
+
+class When(StrEnum):
+    """On which side of a launch to watch values."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything a run can be told. Values are valid by construction when they come from `parse_options`."""
+
+    check: tuple[Check, ...] = tuple(Check)
+    watch: Watch = Watch.OFF
+    kernels: tuple[str, ...] = ()
+    """Globs of kernel names; one with `!` in front excludes. Empty means all."""
+    when: When = When.BOTH
+    out: str | None = None
+    json: str | None = None
+    html: str | None = None
+    calls: int | None = 2
+    """How many calls of each compiled graph are checked; None means all."""
+    max_bytes: int | None = None
+    """How much tensor data a run may keep on disk; None means no limit."""
+    no_guards: bool = False
+    repro: bool = False
+    fail_fast: bool = False
+    quiet: bool = False
+
+    def selects(self, kernel: str) -> bool:
+        """Return whether `kernels` selects the kernel of this name; the last glob that matches decides."""
+        selected = not any(not glob.startswith("!") for glob in self.kernels)
+        for glob in self.kernels:
+            if fnmatch.fnmatchcase(kernel, glob.removeprefix("!")):
+                selected = not glob.startswith("!")
+        return selected
+
+
+def parse_options(source: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` as arguments of Options. `source` is the place that errors name, such as `--check`'s `flags`.
+
+    Names are written with `-` or `_`; a value is a string as on the command line, or the Python or TOML value itself.
+    Raise UsageError for an unknown name or a value that is not allowed.
+    """
+    parsed = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key not in _PARSERS:
+            _unknown(source, "option", name, [k.replace("_", "-") for k in _PARSERS])
+        parsed[key] = _PARSERS[key](source, name, value)
+    return parsed
+
+
+def resolve_options(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> Options:
+    """Return the options for a run in `cwd`: flags over the variable over the nearest pyproject.toml upwards."""
+    merged = _from_pyproject(cwd)
+    merged |= parse_options(VARIABLE, _split_variable(environ.get(VARIABLE, "")))
+    merged |= parse_options("the command line", flags)
+    return Options(**merged)
+
+
+def _from_pyproject(cwd: Path) -> dict[str, Any]:
+    for folder in (cwd, *cwd.parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("torchsan", {})
+        except (OSError, ValueError, AttributeError) as e:
+            raise UsageError(f"cannot read {file}: {e}", slug="bad-option") from e
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: [tool.torchsan] is not a table", slug="bad-option")
+        return parse_options(f"[tool.torchsan] of {file}", table)
+    return {}
+
+
+def _split_variable(text: str) -> dict[str, str]:
+    """Split `check=values,memory:watch=print`.
+
+    A value may hold `:` itself (`out=c:/runs`), so the text is split only where the name of an option follows.
+    """
+    if not text.strip():
+        return {}
+    names = "|".join(re.escape(n) for k in _PARSERS for n in {k, k.replace("_", "-")})
+    values = {}
+    for part in re.split(rf":(?=(?:{names})(?:=|:|$))", text.strip()):
+        name, equals, value = part.partition("=")
+        if equals and ":" in value and name.strip() not in _PATHS:
+            # No other value can hold a colon: what follows it was meant as an option, and is misspelt.
+            value, _, rest = value.partition(":")
+            values[rest.partition("=")[0].strip()] = rest.partition("=")[2]
+        values[name.strip()] = value if equals else "true"
+    return values
+
+
+def _unknown(source: str, what: str, given: object, allowed: Iterable[str]) -> NoReturn:
+    allowed = [str(a) for a in allowed]
+    near = difflib.get_close_matches(str(given), allowed, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(f"unknown {what} {given!r} in {source}; {hint}allowed: {', '.join(allowed)}", slug="bad-option")
+
+
+def _refuse(source: str, name: str, value: object, wanted: str) -> NoReturn:
+    raise UsageError(f"{name} = {value!r} in {source}: {wanted}", slug="bad-option")
+
+
+def _words(source: str, name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable):
+        _refuse(source, name, value, "expected a list, or words with commas between them")
+    words = list(value)
+    if not all(isinstance(w, str) for w in words):
+        _refuse(source, name, value, "expected a list of words")
+    return [w.strip() for w in words if w.strip()]
+
+
+def _checks(source: str, name: str, value: Any) -> tuple[Check, ...]:
+    words = _words(source, name, value)
+    for word in words:
+        if word not in list(Check):
+            _unknown(source, "check", word, list(Check))
+    if not words:
+        _refuse(source, name, value, f"expected at least one of {', '.join(Check)}")
+    return tuple(dict.fromkeys(Check(word) for word in words))
+
+
+def _globs(source: str, name: str, value: Any) -> tuple[str, ...]:
+    return tuple(_words(source, name, value))
+
+
+E_ = TypeVar("E_", bound=StrEnum)
+
+
+def _one_of(kind: type[E_]) -> Callable[[str, str, Any], E_]:
+    def parse(source: str, name: str, value: Any) -> E_:
+        if value is False and "off" in list(kind):
+            value = "off"  # What YAML users and TOML's `watch = false` mean.
+        if value not in list(kind):
+            _unknown(source, f"value of {name}", value, list(kind))
+        return kind(value)
+
+    return parse
+
+
+def _path(source: str, name: str, value: Any) -> str:
+    text = str(value) if isinstance(value, str | Path) else ""
+    if not text:
+        _refuse(source, name, value, "expected a path")
+    return text
+
+
+def _calls(source: str, name: str, value: Any) -> int | None:
+    if value == "all":
+        return None
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
+        _refuse(source, name, value, "expected a whole number from 1, or 'all'")
+    return int(text)
+
+
+_SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(source: str, name: str, value: Any) -> int:
+    match = re.fullmatch(r"(\d{1,18}) ?([KMGT]?)(?:iB|B)?", str(value).strip(), re.IGNORECASE)
+    if isinstance(value, bool) or match is None:
+        _refuse(source, name, value, "expected a number of bytes, such as 512M or 2G")
+    return int(match[1]) * _SUFFIXES[match[2].upper()]
+
+
+_BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def _bool(source: str, name: str, value: Any) -> bool:
+    key = str(value).strip().lower()
+    if key not in _BOOLS:
+        _refuse(source, name, value, "expected true or false")
+    return _BOOLS[key]
+
+
+_PATHS = ("out", "json", "html")
+_PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
+    "check": _checks,
+    "watch": _one_of(Watch),
+    "kernels": _globs,
+    "when": _one_of(When),
+    "out": _path,
+    "json": _path,
+    "html": _path,
+    "calls": _calls,
+    "max_bytes": _bytes,
+    "no_guards": _bool,
+    "repro": _bool,
+    "fail_fast": _bool,
+    "quiet": _bool,
+}

@@ -1,0 +1,193 @@
+"""The folder of a recording: what lies where, and the manifest that says which program ran, where and how."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from torchsan._version import __version__
+from torchsan.errors import RecordingError, UsageError
+from torchsan.options import Options
+from torchsan.records import decode, encode
+
+SCHEMA = 1
+"""The version of the recording's format; a reader refuses what is newer than itself."""
+
+MANIFEST = "manifest.json"
+EVENTS = "events.sqlite"
+ARTIFACTS = "artifacts"
+TENSORS = "tensors"
+
+_MAX_MANIFEST = 16 * 2**20
+_ENVIRONMENT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "CUDA_VISIBLE_DEVICES", "CXX", "TRITON_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is known when a run starts. `torch` is the installed version, empty when there is none."""
+
+    schema: int
+    torchsan: str
+    torch: str
+    python: str
+    platform: str
+    command: tuple[str, ...]
+    cwd: str
+    started: str
+    pid: int
+    environment: dict[str, str]
+    options: Options
+    seed: int | None = None
+
+
+def create_folder(
+    path: str | Path | None, *, command: Sequence[str], options: Options | None = None, seed: int | None = None
+) -> Path:
+    """Create the folder of a new recording, with its manifest, and return its absolute path.
+
+    Without a path it is `torchsan-runs/<time>` under the current folder. Raise UsageError if the place is occupied or
+    cannot be written to.
+    """
+    try:
+        folder = _default_folder() if path is None else _given_folder(str(path))
+        (folder / ARTIFACTS).mkdir()
+        (folder / TENSORS).mkdir()
+        manifest = _manifest(command, options or Options(), seed)
+        write_atomically(folder / MANIFEST, json.dumps(encode(manifest), indent=1) + "\n")
+    except OSError as e:
+        where = "torchsan-runs" if path is None else path
+        raise UsageError(
+            f"cannot write a recording to {where}: {e.strerror or e}; choose another folder with --out",
+            slug="unwritable-out",
+        ) from e
+    return folder
+
+
+def _default_folder() -> Path:
+    runs = Path.cwd() / "torchsan-runs"
+    runs.mkdir(exist_ok=True)
+    name = time.strftime("%Y-%m-%d-%H%M%S")
+    for n in range(1, 1000):
+        folder = runs / (name if n == 1 else f"{name}-{n}")
+        try:
+            folder.mkdir()  # Two runs may start in the same second: whoever makes the folder owns it.
+        except FileExistsError:
+            continue
+        return folder
+    raise UsageError(f"no free name like {name} in {runs}; choose a folder with --out", slug="out-exists")
+
+
+def _given_folder(path: str) -> Path:
+    if "://" in path:
+        raise UsageError(f"a recording is a local folder, not {path}; choose another --out", slug="unwritable-out")
+    folder = Path(path).absolute()
+    if folder.is_dir() and any(folder.iterdir()):
+        what = "holds a recording already" if (folder / MANIFEST).exists() else "is not empty"
+        raise UsageError(f"{path} {what}; choose another folder with --out", slug="out-exists")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{path} is a file; choose a folder with --out", slug="out-exists")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _manifest(command: Sequence[str], options: Options, seed: int | None) -> Manifest:
+    return Manifest(
+        schema=SCHEMA,
+        torchsan=__version__,
+        torch=installed_version("torch"),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        command=tuple(_printable(word) for word in command),
+        cwd=_printable(str(Path.cwd())),
+        started=datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        pid=os.getpid(),
+        environment=_environment(os.environ),
+        options=options,
+        seed=seed,
+    )
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {k: _printable(v) for k, v in sorted(environ.items()) if k.startswith(_ENVIRONMENT)}
+
+
+def _printable(text: str) -> str:
+    """Arguments and paths may hold bytes that are no UTF-8; JSON cannot."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def installed_version(package: str) -> str:
+    """Return the version of an installed package without importing it, or the empty string."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Replace `file` by `text`: whoever looks sees the old content or the new one, never half of it."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_plain(file: Path, limit: int) -> str:
+    """Return the text of a file inside a recording; raise OSError or ValueError for what is not a plain small file.
+
+    A link could lead out of the recording, and a pipe would block.
+    """
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{file.name} is not a plain file")
+        if status.st_size > limit:
+            raise ValueError(f"{file.name} is larger than {limit} bytes")
+        return stream.read()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest; raise RecordingError when `folder` is no recording, or one of a newer torchsan."""
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "missing"
+        raise RecordingError(f"no recording at {folder}: it is {what}; name the folder of a run", slug="no-recording")
+    try:
+        value = loads_strictly(read_plain(folder / MANIFEST, _MAX_MANIFEST))
+    except (OSError, ValueError) as e:
+        raise RecordingError(
+            f"no recording at {folder}: cannot read its {MANIFEST}: {e}; name the folder of a run", slug="no-recording"
+        ) from e
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise RecordingError(f"no recording at {folder}: its {MANIFEST} has no schema number", slug="no-recording")
+    if schema > SCHEMA:
+        raise RecordingError(
+            f"{folder} is a recording of schema {schema}, written by torchsan {value.get('torchsan')!s:.40}; this is "
+            f"torchsan {__version__}, which reads up to schema {SCHEMA}: upgrade torchsan",
+            slug="newer-recording",
+        )
+    return decode(Manifest, value)
+
+
+def loads_strictly(text: str) -> Any:
+    """Return JSON's value; raise ValueError for what JSON does not allow, and for nesting without end."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as e:
+        raise ValueError("nested too deeply") from e
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,134 @@
+"""Reads a recording: of a finished run, of one that is still running, or of one that was killed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchsan.errors import RecordingError
+from torchsan.recording.folder import ARTIFACTS, TENSORS, loads_strictly, read_manifest, read_plain
+from torchsan.recording.log import ReadOnlyLog
+from torchsan.recording.state import Program, State
+from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
+
+_MAX_ARTIFACT = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    graph: GraphId
+    direction: Direction
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ops:
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why torchsan did not run the program: `status` is 2 for the user's mistake, 3 for torchsan's."""
+
+    message: str
+    status: int
+
+
+class Reader:
+    """What a recording says. Read once, when it is opened; raises RecordingError for what is no recording."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the recording in the folder `path`."""
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(self.path)
+        self.program = Program()
+        self.closed = False
+        """Whether the session ended in good order; not so when the process was killed or left by `os._exit`."""
+        self.degraded: str | None = None
+        self.failure: Failure | None = None
+        self.seed: int | None = self.manifest.seed
+        self._state = State()
+        self._others: list[tuple[str, dict[str, Any]]] = []
+        log = ReadOnlyLog(self.path)
+        try:
+            rows = log.events()
+        finally:
+            log.close()
+        for kind, body in rows:
+            self._add(kind, body)
+
+    def graphs(self) -> list[GraphRecord]:
+        """The compiled graphs in the order they were first seen."""
+        return list(self._state.graphs.values())
+
+    def findings(self) -> list[Finding]:
+        """The findings in the order they were made."""
+        return list(self._state.findings)
+
+    def coverage(self) -> Coverage:
+        """What was looked at."""
+        return self._state.coverage
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The bodies of the events of a kind that only its author knows."""
+        return [body for k, body in self._others if k == kind]
+
+    @property
+    def tensors(self) -> Path:
+        """The folder of the tensor store."""
+        return self.path / TENSORS
+
+    def artifact(self, name: str) -> str:
+        """Return the text kept under `name`; raise RecordingError for a name or a file that is not one of ours."""
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
+            raise RecordingError(f"{name!r:.100} is no name of an artifact", slug="malformed-record")
+        folder = self.path / ARTIFACTS
+        try:
+            if folder.is_symlink():
+                raise ValueError(f"{ARTIFACTS} is a link")
+            return read_plain(folder / name, _MAX_ARTIFACT)
+        except (OSError, ValueError) as e:
+            raise RecordingError(f"cannot read artifact {name} of {self.path}: {e}", slug="malformed-record") from e
+
+    def _add(self, kind: object, text: object) -> None:
+        if not isinstance(kind, str) or not isinstance(text, str):
+            raise RecordingError(f"an event of {self.path} is not text; it is damaged", slug="malformed-record")
+        try:
+            body = loads_strictly(text)
+        except ValueError as e:
+            raise RecordingError(
+                f"malformed {kind:.40} in {self.path}: {e}; it is damaged", slug="malformed-record"
+            ) from e
+        match kind:
+            case "graph":
+                self._state.add_graph(decode(GraphRecord, body))
+            case "finding":
+                self._state.findings.append(decode(Finding, body))
+            case "skipped":
+                self._state.skipped[decode(Skipped, body)] = None
+            case "checked":
+                checked = decode(_Checked, body)
+                self._state.new_buffers(checked.graph, checked.direction, checked.buffers)
+            case "ops-checked":
+                self._state.new_ops(decode(_Ops, body).ops)
+            case _:
+                self._add_about_the_run(kind, body)
+
+    def _add_about_the_run(self, kind: str, body: Any) -> None:
+        if not isinstance(body, dict):
+            raise RecordingError(f"malformed {kind:.40} in {self.path}; it is damaged", slug="malformed-record")
+        match kind:
+            case "program":
+                self.program = decode(Program, body)
+            case "failed":
+                self.failure = decode(Failure, body)
+            case "closed":
+                self.closed = True
+            case "degraded":
+                self.degraded = str(body.get("reason"))
+            case "seed" if type(body.get("torch")) is int:
+                self.seed = body["torch"]
+            case _:
+                self._others.append((kind, body))

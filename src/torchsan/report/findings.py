@@ -1,0 +1,79 @@
+"""A finding as lines of text, the same on a terminal and in an exception."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchsan.records import Finding, Severity, SourceLine
+
+_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line; `style` is a rich style, and never changes the text."""
+
+    text: str
+    style: str = ""
+
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
+
+
+def clean(text: object, limit: int = 2000) -> str:
+    """Return text from a recording as it can be shown: one line, no control characters, not endless.
+
+    A recording comes from elsewhere: what it says must not move the cursor or colour the terminal.
+    """
+    shown = "".join(c if c.isprintable() else _escape(c) for c in str(text)[: limit + 1])
+    return shown if len(shown) <= limit else shown[:limit] + "…"
+
+
+def _escape(char: str) -> str:
+    return "    " if char == "\t" else char.encode("unicode_escape").decode()
+
+
+def render_findings(findings: Iterable[Finding]) -> str:
+    """Return the findings as plain text."""
+    return "\n\n".join("\n".join(line.text for line in finding_lines(f)) for f in findings)
+
+
+def finding_lines(finding: Finding) -> Iterator[Line]:
+    """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
+    head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
+    yield Line(clean(head), _STYLES[finding.severity])
+    for text in finding.message.splitlines():
+        yield Line(f"    {clean(text)}")
+    yield from source_lines(finding.source)
+    for name, value in finding.evidence.items():
+        yield from _field(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    place = {
+        "kernel": finding.kernel,
+        "buffer": finding.buffer,
+        "graph": finding.graph and f"{finding.graph.id} {finding.graph.direction}",
+        "stage": finding.stage,
+        "pass": finding.pass_,
+    }
+    if any(place.values()):
+        yield from _field("in", ", ".join(f"{name} {value}" for name, value in place.items() if value), "dim")
+    if finding.nodes:
+        yield from _field("nodes", ", ".join(finding.nodes), "dim")
+    if finding.ops:
+        yield from _field("ops", ", ".join(finding.ops), "dim")
+
+
+def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
+    """Yield where in the user's program, with the line of code."""
+    for line in source:
+        module = f" in {clean(line.module)}" if line.module else ""
+        yield Line(f"    at {clean(line.file)}:{line.line}{module}", "bold")
+        if line.code.strip():
+            yield Line(f"        {clean(line.code.strip())}", "cyan")
+
+
+def _field(name: str, value: str, style: str = "") -> Iterator[Line]:
+    for n, text in enumerate(value.splitlines() or [""]):
+        label = f"{clean(name)}:" if n == 0 else ""
+        yield Line(f"    {label:<{_WIDTH}} {clean(text)}", style)

@@ -1,0 +1,78 @@
+"""What a recording means for whoever waits for an exit status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchsan.recording import Reader
+from torchsan.records import Severity
+
+
+class Status(StrEnum):
+    """The outcome in one word, as in JSON."""
+
+    CLEAN = "clean"
+    FINDINGS = "findings"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome, the exit status that goes with it, and why it is incomplete."""
+
+    status: Status
+    exit: int
+    reasons: tuple[str, ...] = ()
+
+
+def verdict(recording: Reader) -> Verdict:
+    """Return the outcome of a recording: the policy of `run` and of `report`.
+
+    Errors found come first; then the program's own failure; then whatever makes silence mean nothing.
+    """
+    reasons = _why_incomplete(recording)
+    if any(f.severity is Severity.ERROR for f in recording.findings()):
+        return Verdict(status=Status.FINDINGS, exit=1, reasons=reasons)
+    if recording.failure is not None:
+        return Verdict(status=Status.INCOMPLETE, exit=recording.failure.status, reasons=reasons)
+    if recording.program.status:
+        return Verdict(status=Status.INCOMPLETE, exit=recording.program.status, reasons=reasons)
+    if reasons:
+        return Verdict(status=Status.INCOMPLETE, exit=4, reasons=reasons)
+    return Verdict(status=Status.CLEAN, exit=0)
+
+
+def _why_incomplete(recording: Reader) -> tuple[str, ...]:
+    reasons = []
+    program = recording.program
+    coverage = recording.coverage()
+    if recording.failure is not None:
+        return (recording.failure.message,)
+    if program.signal is not None:
+        reasons.append(f"the program died of {signal_name(program.signal)}")
+    elif program.exit:
+        reasons.append(f"the program failed with exit status {program.exit}")
+    if recording.degraded is not None:
+        reasons.append(f"the recording has gaps: {recording.degraded}")
+    elif not recording.closed and not program.status:
+        reasons.append(
+            "the program ended without torchsan (os._exit, or a full disk): the last checks are missing"
+            if program.exit == 0
+            else "the run was killed, or is still going on"
+        )
+    if coverage.graphs == 0:
+        reasons.append("nothing was compiled by Inductor, so nothing was observed")
+    elif coverage.kernels == 0:
+        reasons.append("the compiled graphs launch no kernels, so nothing was observed")
+    return tuple(reasons)
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGSEGV` for 11, or `signal 77` for one without a name."""
+    from signal import Signals
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,196 @@
+"""Every Inductor compile, seen as it happens: the graph it was given and the module it generated.
+
+Nothing in the generated source is changed, so that no cache on disk ever holds anything of torchsan's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from torchsan.records import Direction
+from torchsan.torch_internals.patching import Patches
+
+if TYPE_CHECKING:
+    import torch.fx
+    from torch._inductor.graph import GraphLowering
+
+__all__ = ["Buffer", "Compile", "LoweredGraph", "observe_compiles"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """One buffer of Inductor's, in the order in which the program computes them.
+
+    `storage` is the buffer or graph input that holds it: itself, or what it mutates. `node` is the FX node whose value
+    it holds, if there is one; `origins` all the nodes it came from. `removed` buffers live inside a kernel only.
+    """
+
+    name: str
+    storage: str
+    node: str | None
+    origins: tuple[str, ...]
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredGraph:
+    """One FX graph as Inductor lowered it: the whole, or a subgraph of a higher-order operator.
+
+    `function` is its function in the generated module. `constants` are the tensors that the module holds.
+    """
+
+    function: str
+    module: torch.fx.GraphModule = field(repr=False)
+    inputs: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile:
+    """One compile. The forward and the backward of one graph have the same `key`; None if Inductor was called alone."""
+
+    key: str | None
+    direction: Direction
+    graphs: tuple[LoweredGraph, ...]
+    """The whole graph first, then its subgraphs."""
+    generated: ModuleType = field(repr=False)
+    source: str = field(repr=False)
+    seconds: float
+
+
+@contextmanager
+def observe_compiles(seen: Callable[[Compile], None], failed: Callable[[Exception], None]) -> Iterator[None]:
+    """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
+
+    Functions compiled before are compiled anew inside, and again after it. The FX graph cache and the AOTAutograd
+    cache are neither read nor written meanwhile. May be entered before torch is imported, and does not import it.
+    """
+    patches = Patches()
+    _forget_compiled()
+    patches.on_restore(_forget_compiled)
+    try:
+        patches.when_imported("torch._inductor.compile_fx", lambda m: _bypass_fx_graph_cache(patches, m))
+        for name in ("torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile"):
+            patches.when_imported(name, lambda m: _bypass_autograd_cache(patches, m))
+        patches.when_imported("torch._inductor.graph", lambda m: _watch_lowering(patches, m, seen, failed))
+        yield
+    finally:
+        patches.restore()
+
+
+def _forget_compiled() -> None:
+    """Drop what Dynamo has compiled in this process, if it has been used at all."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
+def _bypass_fx_graph_cache(patches: Patches, compile_fx: Any) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_without_cache(*args: Any, **kwargs: Any) -> Any:
+            # Configuration is per thread, so it has to be set on the thread that compiles.
+            with compile_fx.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+                return original(*args, **kwargs)
+
+        return compile_without_cache
+
+    patches.replace(compile_fx, "_compile_fx_inner", make)
+
+
+def _bypass_autograd_cache(patches: Patches, module: Any) -> None:
+    for name in ("should_use_local_autograd_cache", "should_use_remote_autograd_cache"):
+        if hasattr(module, name):
+            patches.replace(module, name, lambda _original: lambda: False)
+
+
+def _watch_lowering(
+    patches: Patches, module: Any, seen: Callable[[Compile], None], failed: Callable[[Exception], None]
+) -> None:
+    def make(original: Callable[[GraphLowering], ModuleType]) -> Callable[[GraphLowering], ModuleType]:
+        def compile_to_module(graph: GraphLowering) -> ModuleType:
+            start = time.perf_counter()
+            generated = original(graph)
+            # A graph with a name is no program of the user's but a candidate that autotuning times.
+            name: str | None = graph.name
+            if name is None:
+                try:
+                    seen(_describe(graph, generated, time.perf_counter() - start))
+                except Exception as e:  # the user's compile must not fail because of torchsan
+                    log.debug("could not look at a compile", exc_info=True)
+                    failed(e)
+            return generated
+
+        return compile_to_module
+
+    patches.replace(module.GraphLowering, "_compile_to_module", make)
+
+
+def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Compile:
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    aot_name = context.aot_graph_name if context is not None else None
+    direction = Direction.FORWARD
+    if graph.is_backward:
+        direction = Direction.BACKWARD
+    elif graph.is_inference:
+        direction = Direction.INFERENCE
+    return Compile(
+        key=str(aot_name[0]).split("_")[0] if aot_name else None,
+        direction=direction,
+        graphs=tuple(_lowered("call", graph)),
+        generated=generated,
+        source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
+        seconds=seconds,
+    )
+
+
+def _lowered(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:
+    yield LoweredGraph(
+        function=function,
+        module=cast("torch.fx.GraphModule", graph.module),
+        inputs=tuple(graph.graph_inputs),
+        buffers=tuple(_buffers(graph)),
+    )
+    for operation in graph.operations:
+        for value in vars(operation).values():
+            for subgraph in value if isinstance(value, list | tuple) else (value,):
+                lowered = getattr(subgraph, "graph", None)
+                if type(subgraph).__name__ == "Subgraph" and lowered is not None and lowered.scheduler is not None:
+                    yield from _lowered(subgraph.name, lowered)
+
+
+def _buffers(graph: GraphLowering) -> Iterator[Buffer]:
+    scheduler = graph.scheduler
+    removed = graph.removed_buffers | graph.inplaced_to_remove
+    nodes = {n.name for n in cast("torch.fx.GraphModule", graph.module).graph.nodes}
+    for group in scheduler.nodes:
+        for operation in group.get_nodes():
+            ir = operation.node
+            if ir is None:
+                continue
+            origins = tuple(dict.fromkeys(o.name for o in ir.get_origins() if o.name in nodes))
+            for output in operation.get_outputs():
+                name = output.get_name()
+                buffer = output.node
+                origin = buffer.get_origin_node() if buffer is not None else None
+                storage = name
+                while storage in scheduler.mutation_real_name:
+                    storage = scheduler.mutation_real_name[storage]
+                yield Buffer(
+                    name=name,
+                    storage=storage,
+                    node=origin.name if origin is not None and origin.name in nodes else None,
+                    origins=origins,
+                    removed=name in removed,
+                )

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+from torchsan.cli import doctor
+
+
+def test_a_machine_that_has_everything_is_well(cli: Run) -> None:
+    done = cli("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "compiles and links OpenMP" in done.stdout
+    assert "MISSING" not in done.stdout
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_it_says_what_to_install(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    examined = doctor._compiler()
+    assert examined.needed
+    assert examined.remedy is not None
+    assert "install" in examined.remedy
+
+
+def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/dev/null/cache")
+    assert doctor._cache().needed

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.samples import finding, graph
+from torchsan.errors import RecordingError
+from torchsan.recording import Program, Reader, Writer, finalize
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    writer.graph(graph())
+    writer.artifact("kernel.py", "pass\n")
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    return writer.path
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Iterator[Path]:
+    """A run that is going on: its events are in the write-ahead log."""
+    writer = Writer.create(tmp_path / "going", command=["a.py"])
+    writer.finding(finding())
+    yield writer.path
+    writer.close()
+
+
+def test_a_running_recording_can_be_read(unfinished: Path) -> None:
+    assert (unfinished / "events.sqlite-wal").exists()
+    reader = Reader(unfinished)
+    assert len(reader.findings()) == 1
+    assert not reader.closed
+    assert reader.program == Program()
+
+
+def test_a_killed_recording_can_be_read_from_a_folder_that_cannot_be_written(unfinished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(unfinished, copy, ignore=shutil.ignore_patterns("*-shm"))
+    copy.chmod(0o500)
+    try:
+        before = sorted(os.listdir(copy))
+        assert len(Reader(copy).findings()) == 1
+        if os.getuid() != 0:
+            assert sorted(os.listdir(copy)) == before
+    finally:
+        copy.chmod(0o700)
+
+
+def test_a_log_that_sqlite_cannot_open_in_place_is_copied(
+    unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def refuse(database: str, *args: Any, **kwargs: Any) -> Any:
+        if str(unfinished) in database:
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+        return connect(database, *args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    assert len(Reader(unfinished).findings()) == 1
+
+
+@pytest.mark.parametrize("what", ["missing", "file", "empty", "foreign"])
+def test_what_is_no_recording_is_refused(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "x"
+    match what:
+        case "file":
+            path.write_text("{}")
+        case "empty":
+            path.mkdir()
+        case "foreign":
+            path.mkdir()
+            (path / "manifest.json").write_text('{"name": "web app"}')
+    with pytest.raises(RecordingError, match="no recording") as e:
+        Reader(path)
+    assert e.value.slug == "no-recording"
+
+
+def edit_manifest(recording: Path, **changes: object) -> None:
+    file = recording / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_newer_schema_is_refused_with_the_remedy(recording: Path) -> None:
+    edit_manifest(recording, schema=2, torchsan="9.9", unheard_of=True)
+    with pytest.raises(RecordingError, match=r"schema 2, written by torchsan 9\.9.*upgrade torchsan"):
+        Reader(recording)
+
+
+@pytest.mark.parametrize("changes", [{"schema": True}, {"command": "a.py"}, {"options": {}, "pid": "x"}, {"extra": 1}])
+def test_a_malformed_manifest_is_refused(recording: Path, changes: dict[str, object]) -> None:
+    edit_manifest(recording, **changes)
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+HOSTILE = [
+    ("finding", "{"),
+    ("finding", "[]"),
+    ("finding", '{"kind": "wrong-values"}'),
+    ("skipped", '{"what": NaN, "reason": ""}'),
+    ("graph", "[" * 100_000),
+    ("note", "[" * 100_000),
+    ("note", "[]"),
+    ("program", '{"exit": "0"}'),
+    ("checked", '{"graph": 1e999, "direction": "forward", "buffers": []}'),
+    ("closed", "1" * 5000),
+    ("note", b"\xff\xfe"),
+    (b"\xff", "{}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_events_are_refused(recording: Path, kind: object, body: object) -> None:
+    database = sqlite3.connect(recording / "events.sqlite")
+    database.execute("INSERT INTO events (kind, body) VALUES (?, ?)", (kind, body))
+    database.commit()
+    database.close()
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_a_huge_event_is_refused(recording: Path) -> None:
+    database = sqlite3.connect(recording / "events.sqlite")
+    database.execute("INSERT INTO events (kind, body) VALUES ('note', CAST(zeroblob(140000000) AS TEXT))")
+    database.commit()
+    database.close()
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_a_view_in_the_place_of_the_table_is_not_evaluated(recording: Path) -> None:
+    (recording / "events.sqlite").unlink()
+    database = sqlite3.connect(recording / "events.sqlite")
+    database.execute("CREATE VIEW events AS SELECT 1 AS id, 'closed' AS kind, '{}' AS body")
+    database.close()
+    with pytest.raises(RecordingError, match="no table of events"):
+        Reader(recording)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database, really not" * 100])
+def test_a_damaged_log_is_refused(recording: Path, content: bytes) -> None:
+    (recording / "events.sqlite").write_bytes(content)
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_a_recording_without_its_log_is_refused(recording: Path) -> None:
+    (recording / "events.sqlite").unlink()
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_links_do_not_lead_out_of_the_recording(recording: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (recording / "artifacts" / "link.py").symlink_to(secret)
+    reader = Reader(recording)
+    assert reader.artifact("kernel.py") == "pass\n"
+    for name in ("link.py", "../manifest.json", "../../secret", "/etc/hostname", "..", ".", "", "a\nb", "missing"):
+        with pytest.raises(RecordingError):
+            reader.artifact(name)
+
+    shutil.move(recording / "artifacts", tmp_path / "elsewhere")
+    (recording / "artifacts").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordingError):
+        reader.artifact("kernel.py")
+
+    shutil.move(recording / "events.sqlite", tmp_path / "elsewhere.sqlite")
+    (recording / "events.sqlite").symlink_to(tmp_path / "elsewhere.sqlite")
+    with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_a_pipe_in_the_place_of_the_manifest_does_not_block(recording: Path) -> None:
+    (recording / "manifest.json").unlink()
+    os.mkfifo(recording / "manifest.json")
+    with pytest.raises(RecordingError):
+        Reader(recording)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import torchsan
+import torchsan.instruments
+from tests.samples import finding, graph
+from torchsan.options import Options
+from torchsan.recording import Reader, Writer
+from torchsan.records import Severity
+
+attached: list[Writer] = []
+
+
+@pytest.fixture(autouse=True)
+def instruments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for the instruments: what is attached must be detached."""
+    attached.clear()
+
+    @contextmanager
+    def attach(writer: Writer, options: Options) -> Iterator[None]:
+        attached.append(writer)
+        try:
+            yield
+        finally:
+            attached.remove(writer)
+
+    monkeypatch.setattr(torchsan.instruments, "attach", attach)
+
+
+def test_a_session_keeps_its_recording_where_it_was_told(tmp_path: Path) -> None:
+    with torchsan.session(check=("values", "memory"), watch="print", out=tmp_path / "run") as run:
+        attached[0].graph(graph())
+        attached[0].finding(finding())
+        assert len(run.findings) == 1
+    assert run.path == tmp_path / "run"
+    assert not attached
+    reader = Reader(tmp_path / "run")
+    assert reader.closed
+    assert tuple(reader.findings()) == run.findings
+    assert reader.coverage() == run.coverage
+    assert not (tmp_path / "run" / "events.sqlite-wal").exists()
+
+
+def test_a_session_without_a_place_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with torchsan.session() as run:
+        assert os.listdir(tmp_path)
+        attached[0].finding(finding())
+        assert run.path is None
+    assert not os.listdir(tmp_path)
+    assert [f.id for f in run.findings] == ["F1"]
+
+
+def test_errors_raise_with_the_findings_as_text() -> None:
+    with torchsan.session() as run:
+        attached[0].finding(finding(Severity.WARNING))
+        run.raise_if_findings()
+        attached[0].finding(finding())
+    with pytest.raises(torchsan.FindingsError) as e:
+        run.raise_if_findings()
+    text = str(e.value)
+    assert "F2: error: wrong-values" in text
+    assert "model.py:12" in text
+    assert "x = self.act(x)" in text
+    assert "F1" not in text
+
+
+def test_sessions_do_not_nest_also_not_across_threads() -> None:
+    errors: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            torchsan.session().open()
+        except torchsan.SessionError as e:
+            errors.append(e)
+
+    with torchsan.session():
+        with pytest.raises(torchsan.SessionError, match="do not nest"), torchsan.session():
+            pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert len(attached) == 1
+    assert len(errors) == 1
+    with torchsan.session():
+        pass
+
+
+def test_a_session_is_used_once() -> None:
+    run = torchsan.session()
+    with run:
+        pass
+    with pytest.raises(torchsan.SessionError, match="used already"):
+        run.open()
+    with torchsan.session():
+        pass
+
+
+def test_an_exception_detaches_everything() -> None:
+    with pytest.raises(ZeroDivisionError), torchsan.session():
+        _ = 1 / 0
+    assert not attached
+    with torchsan.session():
+        pass
+
+
+def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(torchsan.UsageError, match="--out"):
+        torchsan.session(out=tmp_path / "file").open()
+
+    def broken(writer: Writer, options: Options) -> None:
+        raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torchsan.instruments, "attach", broken)
+        with pytest.raises(torchsan.UnsupportedTorchError):
+            torchsan.session().open()
+    with torchsan.session():
+        pass
+
+
+@pytest.mark.parametrize("bad", [{"check": "value"}, {"watch": "loud"}, {"calls": 0}, {"max_bytes": "x"}])
+def test_bad_options_are_refused_when_the_session_is_made(bad: dict[str, str]) -> None:
+    with pytest.raises(torchsan.UsageError, match=r"in session\(\)"):
+        torchsan.session(**bad)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_importing_and_running_a_session_imports_no_torch() -> None:
+    code = """
+import sys, torchsan
+import torchsan.session
+assert callable(torchsan.session), torchsan.session
+with torchsan.session() as run: pass
+heavy = {"torch", "numpy", "rich"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_listed() -> None:
+    assert set(torchsan.__all__) <= set(dir(torchsan))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = torchsan.nonsense
