@@ -67,7 +67,10 @@ class _Planner:
         self._inputs = dict(self._holds)
         self._kept: dict[str, str] = {}
         self._last = self._last_writers()
-        self._items = {s.name: s for s in function.walk() if isinstance(s, Alias) and s.item is not None}
+        results = {launch.result for launch in function.launches()}
+        self._items = {
+            s.name: s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results
+        }
 
     def _last_writers(self) -> dict[str, int]:
         """The launch after which a storage is settled."""
@@ -93,8 +96,8 @@ class _Planner:
     def _alias(self, step: Alias) -> None:
         """A new name: of one of several results, of a subgraph's, or of memory that is handed on."""
         buffer = self._buffers.get(step.name)
-        settled = step.name not in self._last
-        if buffer is not None and buffer.node is not None and not step.reused and (settled or step.item is not None):
+        settled = step.name not in self._last or step.name in self._items
+        if buffer is not None and buffer.node is not None and not step.reused and settled:
             self._holds[step.name] = (self._nodes[buffer.node],)
         elif step.source in self._holds and step.reused:
             # An in-place kernel reads what the memory held under its old name.
@@ -114,7 +117,7 @@ class _Planner:
             self._holds.pop(name, None)
             self._kept.pop(name, None)
         for target in targets:
-            if target.item is None:
+            if target.variable == target.buffer:
                 self._holds[target.variable] = (target.node, *target.also)
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
