@@ -154,7 +154,7 @@ class _Instrument:
 
 
 def _buffers(model: Program) -> Iterator[str]:
-    """The variables that launches write, each once; in the place of a result that is unpacked, what it is unpacked to."""
+    """The variables that launches write, each once; for a result that is unpacked, what it is unpacked to."""
     seen: set[str] = set()
     for function in model.functions.values():
         unpacked: dict[str, list[str]] = {}
