@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import operator
@@ -13,16 +14,17 @@ import torch
 
 from torchsan.records.tensor import TensorSummary
 from torchsan.tensors.describe import describe
-from torchsan.tensors.elements import PIECE, Bytes, elements, unreadable
+from torchsan.tensors.elements import PIECE, Bytes, elements, memory, unreadable
 from torchsan.tensors.formats import Format, format_of
+from torchsan.tensors.native import library, tallies
 from torchsan.tensors.tally import Tally, tally
 from torchsan.tensors.undisturbed import undisturbed
 
 __all__ = ["summarize"]
 
 _SHOWN = 64
-# Starting threads takes about as long as reading this many elements.
-_WORTH_THREADS = 8 * PIECE
+# Below this, starting threads takes longer than reading.
+_LARGE = 8 * PIECE
 
 
 @undisturbed
@@ -62,20 +64,32 @@ def summarize(t: torch.Tensor) -> TensorSummary:
 
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
-    threads = min(torch.get_num_threads(), t.numel() // _WORTH_THREADS)
-    # Only pieces that are views may be listed: a list of copies would be a copy of the tensor.
-    if threads < 2 or t.device.type != "cpu" or not t.is_contiguous() or t.is_conj() or t.is_neg():
-        return _add_up((piece for (piece,) in elements(t)), form)
-    pieces = [piece for (piece,) in elements(t)]
-    share = -(-len(pieces) // threads)
-    shares = [pieces[start : start + share] for start in range(0, len(pieces), share)]
+    whole = memory(t) if t.numel() >= _LARGE else None
+    if whole is None:
+        return _add_up(tally(form.numbers(piece), form) for (piece,) in elements(t))
+    # Before the threads, lest each of them compile it.
+    compiled = library() if t.dtype is torch.float32 else None
+    pieces = -(-t.numel() // PIECE)
+    share = -(-pieces // torch.get_num_threads()) * PIECE * t.element_size()
+    shares = [whole[start : start + share] for start in range(0, whole.size, share)]
+    if len(shares) == 1:
+        return _share(shares[0], form, compiled)
     with ThreadPoolExecutor(len(shares), thread_name_prefix="torchsan-summarize") as pool:
-        return functools.reduce(operator.add, pool.map(_add_up, shares, [form] * len(shares)))
+        return _add_up(pool.map(functools.partial(_share, form=form, compiled=compiled), shares))
 
 
-def _add_up(pieces: Iterable[Bytes], form: Format) -> Tally:
+def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
+    """Return the tally of one thread's share of the memory."""
+    if compiled is not None:
+        with np.errstate(all="ignore"):
+            return _add_up(tallies(whole.view(np.float32), form, compiled))
+    size = PIECE * form.part.itemsize * form.parts
+    return _add_up(tally(form.numbers(whole[i : i + size]), form) for i in range(0, whole.size, size))
+
+
+def _add_up(parts: Iterable[Tally]) -> Tally:
     with np.errstate(all="ignore"):
-        return functools.reduce(operator.add, (tally(form.numbers(piece), form) for piece in pieces), Tally())
+        return functools.reduce(operator.add, parts, Tally())
 
 
 def _mean(total: Tally) -> float | complex | None:
