@@ -227,6 +227,19 @@ def test_the_library_is_built_once_and_found_again(monkeypatch: pytest.MonkeyPat
     assert built.stat().st_mtime_ns == before
 
 
+def test_code_that_others_can_write_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "torchsan").mkdir()
+    (tmp_path / "torchsan").chmod(0o777)
+    assert native.library.__wrapped__() is None
+
+
+def test_memory_off_its_alignment_is_read() -> None:
+    raw = torch.zeros(4 * 3_000_000 + 1, dtype=torch.uint8)
+    t = torch.frombuffer(raw.numpy(), dtype=torch.float32, offset=1, count=3_000_000)
+    assert summarize(t).zeros == 3_000_000
+
+
 def test_a_huge_expanded_tensor_takes_little_memory() -> None:
     tracemalloc.start()
     try:

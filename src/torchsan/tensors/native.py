@@ -83,6 +83,7 @@ def library() -> ctypes.CDLL | None:
         name = hashlib.sha256(wanted.encode() + _SOURCE.read_bytes()).hexdigest()[:16]
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchsan"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _own(cache)
         built = cache / f"native-{name}.so"
         if not built.exists():
             _build(compiler, built)
@@ -90,6 +91,13 @@ def library() -> ctypes.CDLL | None:
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as e:
         log.debug("summaries of large tensors go by NumPy, more slowly: %s", e)
         return None
+
+
+def _own(folder: Path) -> None:
+    """Raise OSError if others could put code into `folder`."""
+    status = folder.stat()
+    if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        raise PermissionError(f"{folder} can be written by others")
 
 
 def _build(compiler: list[str], built: Path) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from torchsan.records.tensor import TensorSummary
+from torchsan.records.tensor import Scalar, TensorSummary
 from torchsan.tensors.describe import describe
 from torchsan.tensors.elements import PIECE, Bytes, elements, memory, unreadable
 from torchsan.tensors.formats import Format, format_of
@@ -25,6 +25,8 @@ __all__ = ["summarize"]
 _SHOWN = 64
 # Below this, starting threads takes longer than reading.
 _LARGE = 8 * PIECE
+# Pieces that are worth a thread.
+_LEAST = 4
 
 
 @undisturbed
@@ -42,10 +44,7 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     if reason is not None or form is None:
         known = None not in meta.shape
         return TensorSummary(meta=meta, count=count if known else 0, reason=reason)
-    total = _total(t, form)
-    values = None
-    if count <= _SHOWN:
-        values = tuple(v for (piece,) in elements(t) for v in form.scalars(form.numbers(piece)))
+    total, values = _few(t, form) if count <= _SHOWN else (_total(t, form), None)
     return TensorSummary(
         meta=meta,
         count=count,
@@ -62,6 +61,14 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     )
 
 
+def _few(t: torch.Tensor, form: Format) -> tuple[Tally, tuple[Scalar, ...]]:
+    """Return the tally of `t`, which fits one piece, and its elements."""
+    for (piece,) in elements(t):
+        numbers = form.numbers(piece)
+        return _add_up(tally(n, form) for n in [numbers]), form.scalars(numbers)
+    return Tally(), ()
+
+
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
     whole = memory(t) if t.numel() >= _LARGE else None
@@ -70,7 +77,7 @@ def _total(t: torch.Tensor, form: Format) -> Tally:
     # Before the threads, lest each of them compile it.
     compiled = library() if t.dtype is torch.float32 else None
     pieces = -(-t.numel() // PIECE)
-    share = -(-pieces // torch.get_num_threads()) * PIECE * t.element_size()
+    share = max(_LEAST, -(-pieces // torch.get_num_threads())) * PIECE * t.element_size()
     shares = [whole[start : start + share] for start in range(0, whole.size, share)]
     if len(shares) == 1:
         return _share(shares[0], form, compiled)
@@ -80,7 +87,7 @@ def _total(t: torch.Tensor, form: Format) -> Tally:
 
 def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
     """Return the tally of one thread's share of the memory."""
-    if compiled is not None:
+    if compiled is not None and whole.view(np.float32).flags.aligned:
         with np.errstate(all="ignore"):
             return _add_up(tallies(whole.view(np.float32), form, compiled))
     size = PIECE * form.part.itemsize * form.parts
@@ -88,6 +95,7 @@ def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
 
 
 def _add_up(parts: Iterable[Tally]) -> Tally:
+    # `parts` may be computed as they are taken; overflow in them is expected, and the caller's settings are not ours.
     with np.errstate(all="ignore"):
         return functools.reduce(operator.add, parts, Tally())
 
