@@ -48,6 +48,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Run the test with what reads large tensors, compiled and not, and call no tensor small."""
     module = importlib.import_module("torchsan.tensors.summarize")
     monkeypatch.setattr(module, "_LARGE", 1)
+    monkeypatch.setattr(module, "_SHOWN", -1)
     if request.param == "numpy":
         monkeypatch.setattr(module, "library", lambda: None)
     elif native.library() is None:
@@ -182,6 +183,18 @@ def test_a_few_odd_elements_among_millions_are_found() -> None:
     assert odd == (1, 1, 1, 2, 1)
     assert summary.minimum == t[t.isfinite()].min().item()
     assert summary.std == pytest.approx(t[t.isfinite()].double().std(correction=0).item(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("dims", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_order_of_dimensions_in_memory_does_not_matter(dims: tuple[int, ...]) -> None:
+    t = torch.randn(70, 80, 90, generator=torch.Generator().manual_seed(1)).permute(dims)
+    t[1, 2, 3], t[4, 5, 6] = 99.0, 1e-40
+    for view in (t, t[:, 1:], t[::2]):
+        summary = summarize(view)
+        assert summary.std == pytest.approx(view.double().std(correction=0).item(), rel=1e-9)
+        assert (summary.maximum, summary.minimum) == (view.max().item(), view.min().item())
+        assert summary.subnormals == (view.abs() < 1e-38).sum().item() - summary.zeros
 
 
 @pytest.mark.usefixtures("engine")

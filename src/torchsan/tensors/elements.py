@@ -69,10 +69,13 @@ def elements(*tensors: torch.Tensor) -> Iterator[tuple[Bytes, ...]]:
 
 
 def memory(t: torch.Tensor) -> Bytes | None:
-    """Return all bytes of `t`, which is readable, as they lie in CPU memory; None if not in row-major order there."""
-    if t.device.type != "cpu" or not t.is_contiguous() or t.is_conj() or t.is_neg():
+    """Return all bytes of `t`, which is readable, in the order of CPU memory; None if they are not side by side."""
+    if t.device.type != "cpu" or t.is_conj() or t.is_neg():
         return None
-    return _Memory(t).array().reshape(-1).view(np.uint8)
+    array = _Memory(t).array()
+    # Transposed and channels-last tensors too: with the widest stride first they are contiguous.
+    array = array.transpose(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
+    return array.reshape(-1).view(np.uint8) if array.flags.c_contiguous else None
 
 
 class _Memory:

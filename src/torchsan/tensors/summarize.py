@@ -65,17 +65,18 @@ def _few(t: torch.Tensor, form: Format) -> tuple[Tally, tuple[Scalar, ...]]:
     """Return the tally of `t`, which fits one piece, and its elements."""
     for (piece,) in elements(t):
         numbers = form.numbers(piece)
-        return _add_up(tally(n, form) for n in [numbers]), form.scalars(numbers)
+        return _add_up(map(tally, [numbers], [form])), form.scalars(numbers)
     return Tally(), ()
 
 
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
-    whole = memory(t) if t.numel() >= _LARGE else None
-    if whole is None:
-        return _add_up(tally(form.numbers(piece), form) for (piece,) in elements(t))
+    large = t.numel() >= _LARGE
     # Before the threads, lest each of them compile it.
-    compiled = library() if t.dtype is torch.float32 else None
+    compiled = library() if large and t.dtype is torch.float32 else None
+    whole = memory(t) if large else None
+    if whole is None:
+        return _add_up(_share(piece, form, compiled) for (piece,) in elements(t))
     pieces = -(-t.numel() // PIECE)
     share = max(_LEAST, -(-pieces // torch.get_num_threads())) * PIECE * t.element_size()
     shares = [whole[start : start + share] for start in range(0, whole.size, share)]
@@ -86,7 +87,7 @@ def _total(t: torch.Tensor, form: Format) -> Tally:
 
 
 def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
-    """Return the tally of one thread's share of the memory."""
+    """Return the tally of bytes that lie side by side."""
     if compiled is not None and whole.view(np.float32).flags.aligned:
         with np.errstate(all="ignore"):
             return _add_up(tallies(whole.view(np.float32), form, compiled))
