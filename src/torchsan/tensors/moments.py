@@ -62,7 +62,9 @@ def of_floats(x: Array, top: float) -> Moments:
     first = float(np.add.reduce(wide)) / wide.size
     wide -= first
     correction = float(np.add.reduce(wide)) / wide.size
-    variance = float(np.dot(wide, wide)) / wide.size - correction * correction
+    # Not `dot`: BLAS would bring threads of its own, and sum less carefully.
+    wide *= wide
+    variance = float(np.add.reduce(wide)) / wide.size - correction * correction
     mean = _ldexp(first + correction, scale)
     return Moments(wide.size, max(-top, min(mean, top)), min(_ldexp(math.sqrt(max(variance, 0.0)), scale), top))
 

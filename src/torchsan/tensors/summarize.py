@@ -78,7 +78,9 @@ def _total(t: torch.Tensor, form: Format) -> Tally:
     if whole is None:
         return _add_up(_share(piece, form, compiled) for (piece,) in elements(t))
     pieces = -(-t.numel() // PIECE)
-    share = max(_LEAST, -(-pieces // torch.get_num_threads())) * PIECE * t.element_size()
+    # NumPy's threads would spend their time waiting for Python's lock.
+    threads = 1 if compiled is None else torch.get_num_threads()
+    share = max(_LEAST, -(-pieces // threads)) * PIECE * t.element_size()
     shares = [whole[start : start + share] for start in range(0, whole.size, share)]
     if len(shares) == 1:
         return _share(shares[0], form, compiled)
