@@ -256,7 +256,7 @@ def _draws(target: Any, args: Any, kwargs: Any) -> bool:
         return False
     given = {a.name: value for a, value in zip(target._schema.arguments, args, strict=False)} | kwargs
     defaults = {a.name: a.default_value for a in target._schema.arguments}
-    return (defaults | given).get("dropout_p") != 0.0
+    return bool((defaults | given).get("dropout_p") != 0.0)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
