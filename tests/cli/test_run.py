@@ -89,6 +89,7 @@ def test_bad_input_has_status_2_and_a_reason(cli: Run, words: list[str], message
     assert done.stderr.startswith("torchsan: error: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+    assert os.listdir() == ["ok.py"]
 
 
 def test_bad_options_elsewhere_name_their_place(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +129,17 @@ def test_leaving_by_os_exit_is_not_clean(cli: Run) -> None:
     assert "os._exit" in done.stderr
 
 
+def test_a_closed_stderr_does_not_cost_the_report_for_programs() -> None:
+    name = script("raise SystemExit(7)")
+    words = " ".join(command("run", "--json", "r.json", name))
+    done = subprocess.run(["sh", "-c", f"({words}; echo $? > status) 2>&1 >&- | true; sleep 1"])
+    assert done.returncode == 0
+    while not Path("status").read_text():
+        time.sleep(0.1)
+    assert Path("status").read_text() == "7\n"
+    assert json.loads(Path("r.json").read_text())["program"]["exit"] == 7
+
+
 def test_the_program_may_remove_the_recording(cli: Run) -> None:
     done = cli("run", script("import shutil; shutil.rmtree('torchsan-runs')"))
     assert done.returncode == 3
@@ -152,8 +164,8 @@ def test_a_forked_child_that_exits_reports_nothing(cli: Run) -> None:
 
 WAITING = """
 import os, sys, time
-print("ready", os.getpid(), flush=True)
 try:
+    print("ready", os.getpid(), flush=True)
     time.sleep(30)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
