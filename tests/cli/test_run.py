@@ -245,7 +245,7 @@ def in_terminal(words: list[str], keys: bytes = b"", when: bytes = b"ready") -> 
         if keys and when in screen:
             os.write(terminal, keys[:1])
             keys = keys[1:]
-            when = b"interrupted"
+            when = b"interrupted\r\n"
     os.close(terminal)
     return screen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -253,7 +253,7 @@ def in_terminal(words: list[str], keys: bytes = b"", when: bytes = b"ready") -> 
 def test_ctrl_c_in_a_terminal_arrives_once_and_twice_does_not_lose_the_report() -> None:
     name = script(WAITING.format(then="time.sleep(30)"))
     screen, status = in_terminal(command("run", name), keys=b"\x03\x03")
-    assert screen.count("interrupted") == 1
+    assert screen.count("interrupted\r\n") == 1
     assert "died of SIGINT" in screen
     assert "recording:" in screen
     assert status == 130
