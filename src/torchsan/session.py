@@ -85,9 +85,10 @@ class Session:
             stack.callback(self._writer.close)
             stack.callback(self._note_seed)
             # Here, so that preparing a session or asking for its findings does not need the instruments.
+            from torchsan.checks import observers
             from torchsan.instruments import attach
 
-            stack.enter_context(attach(self._writer, self.options))
+            stack.enter_context(attach(self._writer, observers(self.options, self._writer)))
             self._note_seed()
             self._stack = stack.pop_all()
 

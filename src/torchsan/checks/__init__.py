@@ -1,0 +1,27 @@
+"""The checks: they judge what the instruments see, and never patch torch. Importing them imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsan.checks.values import ValuesCheck
+from torchsan.records import Check
+
+if TYPE_CHECKING:
+    from torchsan.instruments.observer import Observer
+    from torchsan.options import Options
+    from torchsan.recording import Writer
+
+__all__ = ["observers"]
+
+
+def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
+    """Return the checks that the options ask for; those that this version lacks are recorded as skipped."""
+    found: list[Observer] = []
+    for check in options.check:
+        match check:
+            case Check.VALUES:
+                found.append(ValuesCheck(writer, options.calls))
+            case _:
+                writer.skipped(f"the {check} check", "not available in this version")
+    return tuple(found)

@@ -1,15 +1,26 @@
-"""What watches a program while it runs."""
+"""What watches a program while it runs. Importing it imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from torchsan.options import Options
-from torchsan.recording import Writer
+from torchsan.instruments.compiled import observe_programs
+from torchsan.torch_internals import check_version
+
+if TYPE_CHECKING:
+    from torchsan.instruments.observer import Observer
+    from torchsan.recording import Writer
+
+__all__ = ["attach"]
 
 
 @contextmanager
-def attach(writer: Writer, options: Options) -> Iterator[None]:
-    """Watch this process until the context ends; everything seen goes to `writer`."""
-    yield
+def attach(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+    """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
+    caveat = check_version()
+    if caveat is not None:
+        writer.skipped("PyTorch", caveat)
+    with observe_programs(writer, observers):
+        yield

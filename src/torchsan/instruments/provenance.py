@@ -27,7 +27,7 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
 
     Launches follow the order of Inductor's schedule, one launch a run of it; so each buffer belongs to the first
     launch, from the one before it on, that writes its storage, under whatever name. A buffer that was removed has no
-    name in the program: it lives inside the kernel of its neighbour. What a subgraph computes belongs to no launch here.
+    name in the program: it lives inside the kernel of its neighbour. What a subgraph computes belongs to no launch.
     """
     launches = function.launches()
     result: dict[int, list[Buffer]] = {launch.nth: [] for launch in launches}

@@ -1,0 +1,5 @@
+"""Operators for graphs: importing this package registers them under `torch.ops.torchsan`."""
+
+from torchsan.ops.load_tensor import load_tensor, loading_from
+
+__all__ = ["load_tensor", "loading_from"]

@@ -1,0 +1,162 @@
+"""Judges every launch of a compiled program by replaying what it computes from the values that it actually had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from torchsan.checks.values.evidence import Wrong, findings_for
+from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable, symbols_of
+from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
+from torchsan.instruments.program import Launch
+from torchsan.recording import Writer
+from torchsan.records import Finding
+from torchsan.tensors.judge import Judgement, Outcome, agrees, judge
+from torchsan.torch_internals.operators import undisturbed
+
+__all__ = ["ValuesWatch"]
+
+log = logging.getLogger(__name__)
+
+_FEW, _MANY = 4, 16
+"""How many nudged replays at first, and how many before something is called wrong."""
+
+Known = dict[torch.fx.Node, Any]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The operands of a launch that left a variable without a node, for whoever reads it.
+
+    `suspect` tells that the launch, or one before it, was found wrong: what follows from it is no finding of its own.
+    """
+
+    known: Known
+    kernels: tuple[str, ...]
+    suspect: bool
+
+
+class ValuesWatch(CallWatch):
+    """Checks one call. Holds the operands of one launch at a time, and those of launches with unfinished results."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        program: CompiledProgram,
+        plans: Mapping[int, LaunchPlan],
+        report: Callable[[Finding], None],
+    ) -> None:
+        self._writer = writer
+        self._program = program
+        self._plans = plans
+        self._report = report
+        self._before: dict[str, Any] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._symbols: dict[str, dict[Any, Any]] = {}
+        self._checked: set[str] = set()
+
+    def enter(self, function: str, inputs: Values) -> None:
+        graph = self._program.graphs.get(function)
+        if graph is not None:
+            self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+
+    def before(self, function: str, launch: Launch, values: Values) -> None:
+        plan = self._plans.get(launch.nth)
+        self._before = {}
+        if plan is None:
+            return
+        overwritten = set(launch.writes)
+        with undisturbed():
+            for name in plan.known:
+                if name in overwritten and isinstance(values[name], torch.Tensor):
+                    self._before[name] = _copy(values[name])
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        plan = self._plans.get(launch.nth)
+        if plan is None:
+            return
+        sources = [self._kept[name] for name in plan.inner if name in self._kept]
+        known: Known = {}
+        for kept in sources:
+            known.update(kept.known)
+        for name, nodes in plan.known.items():
+            known.update(dict.fromkeys(nodes, self._before.get(name, values[name])))
+        with undisturbed():
+            wrong = self._judge(function, launch, plan, known, values)
+            suspect = any(kept.suspect for kept in sources)
+            through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
+            if not suspect:
+                for finding in findings_for(self._program, launch, plan, wrong, through):
+                    self._report(finding)
+            if plan.keep:
+                copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
+                kept = _Kept(copies, (*through, launch.kernel), suspect or bool(wrong))
+                self._kept.update(dict.fromkeys(plan.keep, kept))
+        self._before = {}
+
+    def close(self, error: BaseException | None) -> None:
+        ref = self._program.ref
+        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+
+    def _judge(self, function: str, launch: Launch, plan: LaunchPlan, known: Known, values: Values) -> list[Wrong]:
+        replayer = Replayer(self._program, function, known, self._symbols.get(function, {}))
+        wrong: list[Wrong] = []
+        for target in plan.targets:
+            actual = _result(values[target.variable], target)
+            if actual is None:
+                continue
+            try:
+                eager = replayer.run(target.node, Arithmetic.EAGER)
+                self._expect_like(actual, eager, target)
+                if not agrees(actual, eager):
+                    judgement = _settle(replayer, target, actual, eager)
+                    if judgement.outcome is not Outcome.RIGHT:
+                        wrong.append(Wrong(target=target, judgement=judgement, actual=actual, eager=eager))
+            except Unavailable as e:
+                self._skip(target, str(e))
+            except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
+                log.debug("cannot replay %s", target.buffer, exc_info=True)
+                self._skip(target, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}")
+            else:
+                # What has no node of its own is checked through the first buffer that depends on it.
+                self._checked.update((target.buffer, *plan.inner))
+        return wrong
+
+    def _expect_like(self, actual: torch.Tensor, eager: Any, target: Target) -> None:
+        if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape:
+            raise Unavailable(f"the buffer has another shape than its node {target.node.name}")
+        if eager.dtype != actual.dtype:
+            raise Unavailable(f"the buffer is {actual.dtype}, its node {target.node.name} {eager.dtype}")
+
+    def _skip(self, target: Target, reason: str) -> None:
+        self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
+
+
+def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
+    """Judge what differs from eager: first by a few nudged replays, then, if it looks wrong, by many."""
+    exact = replayer.run(target.node, Arithmetic.EXACT)
+    nudged: list[torch.Tensor] = []
+    for wanted in (_FEW, _MANY):
+        while len(nudged) < wanted:
+            nudged.append(replayer.run(target.node, Arithmetic.NUDGED, seed=len(nudged) + 1))
+        judgement = judge(actual, eager, exact, nudged)
+        if judgement.outcome is Outcome.RIGHT:
+            break
+    return judgement
+
+
+def _result(value: Any, target: Target) -> torch.Tensor | None:
+    if target.item is not None and isinstance(value, tuple | list):
+        value = value[target.item]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, so that a replay takes the same path through the libraries."""
+    return t.detach().clone(memory_format=torch.preserve_format)

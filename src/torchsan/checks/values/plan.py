@@ -1,0 +1,169 @@
+"""What to compare at each launch, decided once a compile: which nodes its operands and results are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch.fx
+
+from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
+from torchsan.torch_internals import Buffer, LoweredGraph
+
+__all__ = ["LaunchPlan", "Target", "plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A variable that a launch leaves settled, and the node whose value it then holds.
+
+    `item` picks one of several results. `also` are nodes that have the same value (what an input is overwritten with).
+    """
+
+    variable: str
+    buffer: str
+    node: torch.fx.Node
+    item: int | None = None
+    also: tuple[torch.fx.Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """`known` are the operands that hold a node's value before the launch.
+
+    `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
+    launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
+    the nodes it computes.
+    """
+
+    known: Mapping[str, tuple[torch.fx.Node, ...]]
+    inner: tuple[str, ...]
+    targets: tuple[Target, ...]
+    keep: tuple[str, ...]
+    nodes: tuple[torch.fx.Node, ...]
+
+
+def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
+    """Return the plan of every launch whose graph is known, by the launch's number."""
+    plans: dict[int, LaunchPlan] = {}
+    for name, function in program.model.functions.items():
+        graph = program.graphs.get(name)
+        if graph is not None:
+            plans.update(_Planner(program, function, graph).plans())
+    return plans
+
+
+class _Planner:
+    def __init__(self, program: CompiledProgram, function: Function, graph: LoweredGraph) -> None:
+        self._function = function
+        self._nodes = {n.name: n for n in graph.module.graph.nodes}
+        self._buffers = {b.name: b for b in graph.buffers}
+        self._computes = program.computes
+        placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+        self._holds: dict[str, tuple[torch.fx.Node, ...]] = {
+            variable: (node,) for variable, node in zip(graph.inputs, placeholders, strict=False)
+        }
+        self._inputs = dict(self._holds)
+        self._kept: dict[str, str] = {}
+        self._last = self._last_writers()
+        self._items = {s.name: s for s in function.walk() if isinstance(s, Alias) and s.item is not None}
+
+    def _last_writers(self) -> dict[str, int]:
+        """The launch after which a storage is settled."""
+        last: dict[str, int] = {}
+        for launch in self._function.launches():
+            for buffer in self._computes.get(launch.nth, ()):
+                last[buffer.storage] = launch.nth
+            for name in launch.writes:
+                if name in self._buffers:
+                    last[name] = launch.nth
+        return last
+
+    def plans(self) -> Iterator[tuple[int, LaunchPlan]]:
+        for step in self._function.walk():
+            if isinstance(step, Allocate):
+                self._holds.pop(step.name, None)
+                self._kept.pop(step.name, None)
+            elif isinstance(step, Alias):
+                self._alias(step)
+            elif isinstance(step, Launch):
+                yield step.nth, self._launch(step)
+
+    def _alias(self, step: Alias) -> None:
+        """A new name: of one of several results, of a subgraph's, or of memory that is handed on."""
+        buffer = self._buffers.get(step.name)
+        settled = step.name not in self._last
+        if buffer is not None and buffer.node is not None and not step.reused and (settled or step.item is not None):
+            self._holds[step.name] = (self._nodes[buffer.node],)
+        elif step.source in self._holds and step.reused:
+            # An in-place kernel reads what the memory held under its old name.
+            self._holds[step.name] = self._holds[step.source]
+        else:
+            self._holds.pop(step.name, None)
+            if step.source in self._kept:
+                self._kept[step.name] = self._kept[step.source]
+
+    def _launch(self, launch: Launch) -> LaunchPlan:
+        read = {a.base for a in launch.arguments if a.base is not None and a.read}
+        known = {name: self._holds[name] for name in launch.operands if name in self._holds and name in read}
+        inner = tuple(self._kept[n] for n in launch.operands if n in self._kept and n not in known and n in read)
+        buffers = self._computes.get(launch.nth, ())
+        targets = tuple(self._targets(launch, buffers))
+        for name in launch.writes:
+            self._holds.pop(name, None)
+            self._kept.pop(name, None)
+        for target in targets:
+            if target.item is None:
+                self._holds[target.variable] = (target.node, *target.also)
+        results = {s.source for s in self._items.values()}
+        keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
+        self._kept.update({n: n for n in keep})
+        names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
+        return LaunchPlan(
+            known=known,
+            inner=inner,
+            targets=targets,
+            keep=keep,
+            nodes=tuple(self._nodes[n] for n in names if n in self._nodes),
+        )
+
+    def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
+        for buffer in self._settled(launch, buffers):
+            node = self._node(buffer)
+            item = self._items.get(buffer.storage)
+            if node is None:
+                continue
+            if item is not None and item.source in launch.writes:
+                yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
+            elif buffer.storage in launch.writes:
+                also = tuple(a for a in node.args[1:2] if isinstance(a, torch.fx.Node)) if _copies(node) else ()
+                yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
+
+    def _settled(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Buffer]:
+        """The buffers that have their final value after this launch: each storage once."""
+        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.bases])
+        for storage in storages:
+            if self._last.get(storage) != launch.nth:
+                continue
+            if storage in self._buffers:
+                yield self._buffers[storage]
+            else:
+                # A graph input: what overwrites it stands for it.
+                yield next(b for b in reversed(buffers) if b.storage == storage)
+
+    def _node(self, buffer: Buffer) -> torch.fx.Node | None:
+        if buffer.storage in self._inputs:
+            return next(
+                (n for o in buffer.origins if _mutates(n := self._nodes[o], self._inputs[buffer.storage][0])), None
+            )
+        return self._nodes[buffer.node] if buffer.node is not None else None
+
+
+def _mutates(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and bool(node.args) and node.args[0] is placeholder
+
+
+def _copies(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "_opname", "") == "copy_"

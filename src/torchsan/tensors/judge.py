@@ -1,0 +1,156 @@
+"""Rounding told from bugs: is a compiled result one that rounding could have given?
+
+Float64 gives the centre. How far eager lies from it, and how far replays with random last bits do, gives the width,
+element by element. There is no tolerance to tune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+__all__ = ["Judgement", "Outcome", "agrees", "judge"]
+
+_EAGER_WIDTHS = 8.0
+"""How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
+_NUDGED_WIDTHS = 3.0
+"""How many times as far as the nudged replays, whose noise is larger than that of rounding already."""
+
+
+class Outcome(StrEnum):
+    """What a result is."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NON_FINITE = "non-finite"
+    """NaN or Inf where eager and float64 have a number."""
+    IMPRECISE = "imprecise"
+    """Right in exact arithmetic, but with far more rounding error than eager's."""
+    UNDECIDED = "undecided"
+    """Outside the width, but so is eager: nobody can say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome, and for anything but RIGHT which elements are bad (`bad`), the centre, and the width there."""
+
+    outcome: Outcome
+    bad: torch.Tensor | None = None
+    centre: torch.Tensor | None = None
+    width: torch.Tensor | None = None
+
+
+def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Whether the two differ by no more than rounding the result itself may: then nothing else needs to be known."""
+    if actual.numel() == 0:
+        return True
+    same = _same(actual, eager)
+    if bool(same.all()):
+        return True
+    if not _has_ulp(actual.dtype):
+        return False
+    eps = torch.finfo(actual.dtype).eps
+    ulps = 4.0 if eps < 1e-4 else 1.0
+    a, e = _compute(actual), _compute(eager)
+    near = (a - e).abs() <= e.abs() * (ulps * eps) + torch.finfo(actual.dtype).tiny
+    return bool((near | same).all())
+
+
+def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
+    """Judge a compiled result by eager's, the float64 one and some nudged ones, all of the same shape."""
+    if not _has_ulp(actual.dtype):
+        return _judge_discrete(actual, eager, exact, nudged)
+    a, e, c = _double(actual), _double(eager), _double(exact)
+    samples = [_double(n) for n in nudged]
+    width = _width(e, c, samples, actual.dtype)
+    finite = _finite(a) & _finite(c)
+    distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
+    # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
+    rounded = _double(exact.to(actual.dtype))
+    alike = [_same(a, other) for other in (e, c, rounded, *samples)]
+    right = torch.stack(alike).any(0) | (finite & ~(distance > width))
+    # Where not even the replays agree on whether there is a number, anything goes.
+    unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
+    right |= unsettled.any(0) & ~unsettled.all(0)
+    bad = ~right
+    if not bool(bad.any()):
+        return Judgement(outcome=Outcome.RIGHT)
+    return Judgement(outcome=_outcome(a, e, c, bad, actual.dtype), bad=bad, centre=c, width=width)
+
+
+def _judge_discrete(
+    actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]
+) -> Judgement:
+    """Integers and truth values jump: where random last bits make them jump, nobody can say which is right."""
+    others = [eager, exact.to(actual.dtype), *nudged]
+    right = torch.stack([actual == other for other in others]).any(0)
+    unstable = torch.stack([other != eager for other in others]).any(0)
+    bad = ~(right | unstable)
+    if not bool(bad.any()):
+        return Judgement(outcome=Outcome.RIGHT)
+    return Judgement(outcome=Outcome.WRONG, bad=bad, centre=exact, width=torch.zeros(actual.shape))
+
+
+def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    info = torch.finfo(dtype)
+    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    width = size * (2 * info.eps) + info.tiny + _away(e, c) * _EAGER_WIDTHS
+    if samples:
+        width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
+    return width
+
+
+def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+    distance = (other - centre).abs()
+    return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
+
+
+def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> Outcome:
+    a, e, c = a[bad], e[bad], c[bad]
+    numbers = _finite(a) & _finite(c)
+    if not bool(numbers.any()):
+        return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
+    if not bool(numbers.all()):
+        return Outcome.WRONG
+    size = c.abs().clamp_min(torch.finfo(dtype).tiny)
+    error, eager_error = (a - c) / size, (e - c).abs() / size
+    if float(eager_error.median()) > 0.125:
+        return Outcome.UNDECIDED
+    # Errors of one sign are a wrong number somewhere; rounding errors go both ways.
+    typical = float(error.abs().median())
+    one_sided = float(error.mean().abs()) > 0.5 * float(error.abs().mean())
+    few = error.numel() < 8
+    if typical < (1e-4 if few else 1e-2) and (few or not one_sided):
+        worse = float((error.abs() / (eager_error + torch.finfo(dtype).eps)).median())
+        return Outcome.IMPRECISE if worse >= 100 else Outcome.UNDECIDED
+    return Outcome.WRONG
+
+
+def _has_ulp(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _compute(t: torch.Tensor) -> torch.Tensor:
+    """In a type that arithmetic is implemented for."""
+    if t.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        return t
+    return t.to(torch.complex64 if t.is_complex() else torch.float32)
+
+
+def _double(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def _finite(t: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(t)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Equal, or both NaN."""
+    if not _has_ulp(a.dtype):
+        return a == b
+    a, b = _compute(a), _compute(b)
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))
