@@ -150,5 +150,7 @@ assert not heavy, heavy
 
 def test_every_public_name_is_listed() -> None:
     assert set(torchsan.__all__) <= set(dir(torchsan))
+    for name in torchsan.__all__:
+        assert getattr(torchsan, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = torchsan.nonsense

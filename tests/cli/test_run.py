@@ -123,6 +123,31 @@ def test_a_missing_compiler_is_said(cli: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "needs a C++ compiler" in cli("run", script("")).stderr
 
 
+COMPILING_THEN = """
+import os, sys, torch
+def f(x):
+    return torch.relu(x + 1) * 2
+print(torch.compile(f)(torch.zeros(8)).sum().item(), flush=True)
+if sys.argv[1] == "crash":
+    os.kill(os.getpid(), 11)
+raise SystemExit("failed after all")
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("crash", 139), ("exit", 1)])
+def test_what_was_compiled_before_the_end_is_reported(cli: Run, how: str, status: int) -> None:
+    done = cli("run", "--json", "r.json", script(COMPILING_THEN), how)
+    assert done.stdout == "16.0\n"
+    assert done.returncode == status, done.stderr
+    assert "script.py:4" in done.stderr
+    assert "return torch.relu(x + 1) * 2" in done.stderr
+    report = json.loads(Path("r.json").read_text())
+    jsonschema.validate(report, report_schema())
+    assert report["coverage"]["kernels"] >= 1
+    assert report["findings"] == []
+    assert report["status"] == "incomplete"
+
+
 def test_leaving_by_os_exit_is_not_clean(cli: Run) -> None:
     done = cli("run", script("import os; os._exit(0)"))
     assert done.returncode == 4

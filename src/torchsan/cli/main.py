@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from torchsan._version import __version__
 from torchsan.cli import doctor, report, run
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # Closed by whoever started us; what we say there is for nobody.
-            setattr(sys, name, Path(os.devnull).open("w"))
+            setattr(sys, name, io.StringIO())
     try:
         args = make_parser().parse_args(argv)
         status: int = args.run(args)
