@@ -165,6 +165,23 @@ def test_a_closed_stderr_does_not_cost_the_report_for_programs() -> None:
     assert json.loads(Path("r.json").read_text())["program"]["exit"] == 7
 
 
+def test_a_child_that_fails_before_the_program_is_torchsans_failure(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}{os.pathsep}{os.environ['PYTHONPATH']}")
+    script("import os, sys\nif any('_child' in w for w in sys.orig_argv): os._exit(5)", "sitecustomize.py")
+    done = cli("run", script("print('ran')"))
+    assert done.returncode == 3
+    assert "not started" in done.stderr
+
+
+def test_an_error_that_quotes_a_recording_cannot_control_the_terminal(cli: Run) -> None:
+    Path("run").mkdir()
+    Path("run", "manifest.json").write_text(json.dumps({"schema": 99, "torchsan": "\x1b[2J"}))
+    done = cli("report", "run")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "upgrade torchsan" in done.stderr
+
+
 def test_the_program_may_remove_the_recording(cli: Run) -> None:
     done = cli("run", script("import shutil; shutil.rmtree('torchsan-runs')"))
     assert done.returncode == 3

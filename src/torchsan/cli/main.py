@@ -14,6 +14,7 @@ from contextlib import suppress
 from torchsan._version import __version__
 from torchsan.cli import doctor, report, run
 from torchsan.errors import TorchsanError, UsageError
+from torchsan.report.findings import clean
 
 _EPILOG = """\
 examples:
@@ -91,5 +92,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(message: str, status: int) -> int:
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"torchsan: error: {message}\n".encode("utf-8", "backslashreplace").decode())
+        sys.stderr.write(f"torchsan: error: {clean(message, 4000)}\n")  # It may quote a recording.
     return status

@@ -52,6 +52,7 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
         _fail(writer, f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
     atexit.register(session.close)
+    writer.event("started", {})
     try:
         program = _find(list(command))
         main = ModuleType("__main__")

@@ -122,6 +122,12 @@ def _report(folder: Path, options: Options, program: Program) -> int:
             _remove(folder, options)
         error = UsageError if recording.failure.status == 2 else InternalError
         raise error(recording.failure.message, slug=recording.failure.slug)
+    if program.exit and not recording.events("started"):
+        raise InternalError(
+            f"the program was not started: its process ended in torchsan, with status {program.exit}; "
+            "what it said stands above",
+            slug="internal-error",
+        )
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     if options.json is not None:
