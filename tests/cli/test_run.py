@@ -313,6 +313,38 @@ print("program's own line")
 """
 
 
+FINDING = """
+import atexit
+from torchsan import session
+from torchsan.records import Severity
+from tests.samples import finding, graph
+atexit.register(print, "at exit")
+writer = session.__globals__["_active"]._writer
+writer.graph(graph())
+print("before")
+writer.finding(finding(Severity.WARNING))
+print("between")
+writer.finding(finding())
+print("after")
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--fail-fast",)])
+def test_findings_set_the_status_and_can_end_the_program(
+    cli: Run, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parents[2]}")
+    done = cli("run", *flags, "--json", "r.json", script(FINDING))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == "before\nbetween\n" + ("" if flags else "after\nat exit\n")
+    assert "F2: error: wrong-values" in done.stderr
+    assert ("--fail-fast" in done.stderr) == bool(flags)
+    report = json.loads(Path("r.json").read_text())
+    assert report["status"] == "findings"
+    assert [f["id"] for f in report["findings"]] == ["F1", "F2"]
+    assert cli("report", str(the_run().path)).returncode == 1
+
+
 def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
