@@ -105,7 +105,7 @@ class ValuesWatch(CallWatch):
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
     def _judge(self, function: str, launch: Launch, plan: LaunchPlan, known: Known, values: Values) -> list[Wrong]:
-        replayer = Replayer(self._program, function, known, self._symbols.get(function, {}))
+        replayer = Replayer(self._program, function, known, self._symbols.get(function, {}), plan.effects)
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)
