@@ -24,6 +24,8 @@ def main() -> None:
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         script = Path(folder, "program.py")
         script.write_text("import torch\n")
+        if os.getloadavg()[0] > (os.cpu_count() or 1):
+            print("others keep this machine busy: wall-clock times below are too long, on both sides")
         print(f"{'':<48}{'python':>9}{'torchsan':>10}{'added':>9}{'goal':>9}")
         _row("`import torchsan` after `import torch`", *_imports(folder, environ), goal=0.3)
         plain = [sys.executable, str(script)]

@@ -24,7 +24,7 @@ from torchsan.errors import (
 from torchsan.session import session
 
 if TYPE_CHECKING:
-    from torchsan.ops import loading_from
+    from torchsan.ops import loading_from, probe, realize
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
 
@@ -54,6 +54,8 @@ __all__ = [
     "describe",
     "digest",
     "loading_from",
+    "probe",
+    "realize",
     "session",
     "summarize",
 ]
