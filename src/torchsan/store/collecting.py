@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -25,6 +26,8 @@ from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SegmentId, Spa
 
 _ATTEMPTS = 50
 _SEGMENT_BYTES = 16 << 20
+_SETTLE = 0.1
+"""Seconds; many times what a writer takes between finding bytes and writing its record."""
 _REMEMBER_NS = 24 * 3600 * 10**9
 """How long deletions are kept: longer than a collection takes that read the logs before one and writes after it."""
 
@@ -60,7 +63,8 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
             "see `torchsan store fsck`, then collect with --drop-damaged to give them up",
             slug="damaged-log",
         )
-    _bring_back(backend)
+    leftover = {Digest(name) for name in backend.list("aside")}
+    _bring_back(backend, leftover, remove=False)
     _live(backend, index, drop_damaged)
     segments = index.segments
     for segment in segments:
@@ -70,13 +74,22 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
     live, dropped = _live(backend, index, drop_damaged)
     before = sum(backend.size(key) or 0 for segment in segments for key in _files(segment))
     after = _Compaction(backend, index, frozenset(segments)).run(live, progress)
+    used = {blob.digest for _, record in live.values() for blob in record.blobs}
+    unused = {digest: size for digest, size in backend.blobs() if digest not in used}
+    for digest in unused:
+        backend.set_aside(digest)
+    # A writer that relied on what we remove has its record in the logs by now, or will notice and put again. The
+    # pause is for one that is killed in between: its record would be there and its bytes would not.
+    time.sleep(_SETTLE)
+    _check_independence(_read(backend), frozenset(segments))
+    _bring_back(backend, leftover | unused.keys(), remove=True)
     for segment in segments:
         for key in _files(segment):
             backend.remove(key)
-    blobs, nbytes = _sweep(backend, {blob.digest for _, record in live.values() for blob in record.blobs})
     for key in backend.leftovers(grace):
         backend.remove(key)
-    return GcReport(blobs=blobs, nbytes=max(0, nbytes + before - after), dropped=tuple(dropped))
+    freed = sum(unused.values()) + before - after
+    return GcReport(blobs=len(unused), nbytes=max(0, freed), dropped=tuple(dropped))
 
 
 def _read(backend: Backend) -> Index:
@@ -199,26 +212,26 @@ class _Compaction:
         return self._moved[blob.digest]
 
 
-def _sweep(backend: Backend, live: set[Digest]) -> tuple[int, int]:
-    """Remove the blobs that are not `live`; return how many, and their bytes."""
-    unused = {digest: size for digest, size in backend.blobs() if digest not in live}
-    for digest in unused:
-        backend.set_aside(digest)
-    # A writer that found a blob before it was set aside has its record in the logs by now, or will miss the blob.
-    _bring_back(backend)
-    return len(unused), sum(unused.values())
+def _check_independence(index: Index, retired: frozenset[SegmentId]) -> None:
+    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it."""
+    for name in index.names():
+        known = index.find(name)
+        for blob in blobs_in(known.tensor) if known else ():
+            if blob.pack in retired and all(place.pack in retired for place in index.packed(blob.digest)):
+                raise FileNotFoundError(blob.digest)
 
 
-def _bring_back(backend: Backend) -> None:
-    """Return what was set aside and is used after all; remove the rest. Also after a collection that was killed."""
-    aside = [Digest(name) for name in backend.list("aside")]
+def _bring_back(backend: Backend, aside: Set[Digest], *, remove: bool) -> None:
+    """Return those that were set `aside` and are used after all; `remove` the rest.
+
+    The logs are read here, after the setting aside: a record that is older must be seen.
+    """
     if not aside:
         return
-    # Read after the list, not before: a record that is older than the setting aside must be seen.
     index = _read(backend)
     used = {blob.digest for name in index.names() if (known := index.find(name)) for blob in blobs_in(known.tensor)}
     for digest in aside:
         if digest in used and backend.size(blob_key(digest)) is None:
             backend.bring_back(digest)
-        else:
+        elif remove:
             backend.remove(aside_key(digest))

@@ -6,6 +6,7 @@ import atexit
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -154,6 +155,7 @@ class Store:
                 # A collection may have moved the bytes since we read the logs; then another look finds them.
                 if attempt == _LOOKS - 1 or e.slug != "corrupt-blob":
                     raise
+                time.sleep(0.01 * attempt)
         raise AssertionError("unreachable")
 
     def exists(self) -> bool:
