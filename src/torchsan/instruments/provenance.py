@@ -37,9 +37,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     position = 0
     removed: list[Buffer] = []
     for buffer in buffers:
-        names = _names_of(buffer.storage, function)
-        found = _first_writer(names, launches, position, extern=buffer.extern)
-        if found is not None:
+        names, unpacked = _names_of(buffer.storage, function)
+        # Results may be unpacked long after the launch that gave them.
+        start = 0 if unpacked else position
+        found = _first_writer(names, launches, start, extern=buffer.extern)
+        if found is not None and unpacked:
+            result[launches[found].nth].append(buffer)
+        elif found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
             removed = []
@@ -57,17 +61,20 @@ def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, 
     return next(iter(fitting or writers), None)
 
 
-def _names_of(storage: str, function: Function) -> set[str]:
-    """The names under which a launch may write a storage: its own, those it is handed on to, what it is an item of."""
+def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
+    """The names under which a launch may write a storage: its own, those it is handed on to, what it is unpacked from.
+
+    And whether it is unpacked from something.
+    """
     aliases = [s for s in function.walk() if isinstance(s, Alias)]
     items = {alias.source for alias in aliases if not alias.reused and alias.name == storage}
     if items:
-        return {storage, *items}
+        return {storage, *items}, True
     names = {storage}
     for alias in aliases:
         if alias.source in names:
             names.add(alias.name)
-    return names
+    return names, False
 
 
 def operator_name(node: torch.fx.Node) -> str | None:

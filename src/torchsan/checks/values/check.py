@@ -122,6 +122,8 @@ class ValuesWatch(CallWatch):
                 self._kept.update(dict.fromkeys(plan.keep, kept))
         self._before = {}
         self._note_layouts(launch.writes, values)
+        unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
+        self._note_layouts(unpacked, unpacked)
 
     def _note_layouts(self, names: Iterable[str], values: Values) -> None:
         for name in names:
