@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 import torchsan
 import torchsan.instruments
 from tests.samples import finding, graph
+from torchsan.instruments.observer import Observer
 from torchsan.options import Options
 from torchsan.recording import Reader, Writer
 from torchsan.records import Severity
@@ -27,7 +28,7 @@ def instruments(monkeypatch: pytest.MonkeyPatch) -> None:
     attached.clear()
 
     @contextmanager
-    def attach(writer: Writer, options: Options) -> Iterator[None]:
+    def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
         attached.append(writer)
         try:
             yield
@@ -119,7 +120,7 @@ def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeyp
     with pytest.raises(torchsan.UsageError, match="--out"):
         torchsan.session(out=tmp_path / "file").open()
 
-    def broken(writer: Writer, options: Options) -> None:
+    def broken(writer: Writer, options: Options, observers: Iterable[Observer]) -> None:
         raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
 
     with monkeypatch.context() as patch:

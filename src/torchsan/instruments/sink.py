@@ -87,7 +87,7 @@ class Sink:
 
     def _tensor(self, watched: Watched, value: torch.Tensor) -> Watched:
         value = value.detach()
-        content = _content(value) if self._save or value.nbytes >= _WORTH_REMEMBERING else None
+        content = _content(value) if self._save or _size(value) >= _WORTH_REMEMBERING else None
         stored = self._put(watched, value, content) if self._save else None
         return dataclasses.replace(watched, summary=self._summary(value, content), stored=stored)
 
@@ -114,7 +114,7 @@ class Sink:
         name = _stored_name(watched)
         with self._lock:
             # Contents that are there already take no place of their own.
-            size = 0 if content in self._stored else value.nbytes
+            size = 0 if content in self._stored else _size(value)
             if size and self._limit is not None and (self._full or self._bytes + size > self._limit):
                 self._say_full(watched, self._limit)
                 return None
@@ -143,6 +143,11 @@ class Sink:
 
             self._store = Store(str(self._writer.path / "tensors"))
         return self._store
+
+
+def _size(value: torch.Tensor) -> int:
+    # Not `nbytes`, which sparse tensors refuse.
+    return value.numel() * value.element_size()
 
 
 def _content(value: torch.Tensor) -> str | None:

@@ -51,9 +51,10 @@ def _cpp(name: str, types: list[str], source: str) -> KernelDef:
 
 
 def _cpp_parameters(source: str) -> list[str]:
-    """The parameters of the function that the wrapper calls: it is always called `kernel`, and returns nothing."""
-    _, found, rest = source.partition("void kernel(")
-    return rest.split(")", 1)[0].split(",") if found else []
+    """The parameters of the function that the wrapper calls: the one with C linkage, `kernel`."""
+    _, found, rest = source.rpartition('extern "C"')
+    _, opened, parameters = rest.partition("kernel(")
+    return parameters.split(")", 1)[0].split(",") if found and opened else []
 
 
 def _triton(name: str, source: str) -> KernelDef | None:

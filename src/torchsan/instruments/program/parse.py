@@ -24,7 +24,7 @@ from torchsan.instruments.program.model import (
     Return,
     Step,
 )
-from torchsan.instruments.program.variables import Variables, names_in
+from torchsan.instruments.program.variables import Variables, is_symbol, names_in
 
 __all__ = ["parse"]
 
@@ -92,6 +92,10 @@ class _FunctionParser:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "args":
                 inputs = names_in(statement.targets[0])
         self._variables = Variables([*constants, *inputs])
+        for name in inputs if node.name != "call" else ():
+            # What `call` names itself before it passes it on to a partition.
+            if is_symbol(name):
+                self._variables.bind(name, node.lineno)
         return Function(name=node.name, method=method, inputs=inputs, steps=self._block(node.body), node=node)
 
     def _block(self, statements: list[ast.stmt]) -> tuple[Step, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torchsan.instruments.program.model import Alias, Argument, Bind
 
-__all__ = ["Variables", "names_in"]
+__all__ = ["Variables", "is_symbol", "names_in"]
 
 _SYMBOLS = ("s", "u", "ps", "zf", "zuf")
 """What Inductor calls sizes and numbers that it knows only at run time, before a number: `s77`, `u0`."""
@@ -16,6 +16,11 @@ _SYMBOLS = ("s", "u", "ps", "zf", "zuf")
 def names_in(tree: ast.AST) -> tuple[str, ...]:
     """Return the names in an expression or a statement, each once."""
     return tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
+
+
+def is_symbol(name: str) -> bool:
+    """Return whether Inductor gives this name to sizes and other numbers."""
+    return name.rstrip("0123456789") in _SYMBOLS and name not in _SYMBOLS
 
 
 class Variables:
@@ -67,7 +72,7 @@ class Variables:
 
     def alias(self, name: str, source: str, line: int, *, reused: bool, item: int | None = None) -> Alias | Bind:
         """`name` is what `source` was, or one item of it."""
-        if name.rstrip("0123456789") in _SYMBOLS and name not in _SYMBOLS:
+        if is_symbol(name):
             return self.bind(name, line)
         self.tensors.add(name)
         self._whole.pop(name, None)
