@@ -69,8 +69,10 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
         last |= {name: launch.nth for name in launch.writes if name in buffers}
     settled: dict[int, dict[str, str]] = {}
     for storage, nth in last.items():
-        node = buffers[storage].node if storage in buffers else None
-        if node is not None:
+        buffer = buffers.get(storage)
+        node = buffer.node if buffer is not None else None
+        # What is removed stays inside the kernel, even where its name is an argument: the memory that it took over.
+        if buffer is not None and node is not None and not buffer.removed:
             settled.setdefault(nth, {})[items.get(storage, storage)] = node
     return settled
 
