@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchsan.torch_internals import Buffer
 
-__all__ = ["buffers_of_launches", "operator_name", "source_lines"]
+__all__ = ["buffers_of_launches", "operator_name", "settled_nodes", "source_lines"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
 _NOT_THE_USERS = tuple(
@@ -59,6 +59,33 @@ def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, 
     # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
     fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
     return next(iter(fitting or writers), None)
+
+
+def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]) -> dict[int, dict[str, str]]:
+    """Return, for each launch by its number, the variables that hold a node's value after it, and which.
+
+    A buffer that is written in several steps holds its node's value after the last; one of several results is named
+    `buf0[1]`.
+    """
+    launches = function.launches()
+    buffers = {b.name: b for launch in launches for b in computes.get(launch.nth, ())}
+    items = {
+        s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source
+        for s in function.walk()
+        if isinstance(s, Alias) and not s.reused and s.source in {launch.result for launch in launches}
+    }
+    last: dict[str, int] = {}
+    for launch in launches:
+        last |= {b.storage: launch.nth for b in computes.get(launch.nth, ())}
+        last |= {name: launch.nth for name in launch.writes if name in buffers}
+    settled: dict[int, dict[str, str]] = {}
+    for storage, nth in last.items():
+        buffer = buffers.get(storage)
+        node = buffer.node if buffer is not None else None
+        # What is removed stays inside the kernel, even where its name is an argument: the memory that it took over.
+        if buffer is not None and node is not None and not buffer.removed:
+            settled.setdefault(nth, {})[items.get(storage, storage)] = node
+    return settled
 
 
 def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:

@@ -173,7 +173,9 @@ class _Planner:
             if self._last.get(storage) != launch.nth:
                 continue
             if storage in self._buffers:
-                yield self._buffers[storage]
+                # What is removed stays inside the kernel, even where its name is an argument: memory it took over.
+                if not self._buffers[storage].removed:
+                    yield self._buffers[storage]
             else:
                 # A graph input: what overwrites it stands for it.
                 yield from [b for b in buffers if b.storage == storage][-1:]
