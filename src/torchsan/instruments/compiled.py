@@ -74,9 +74,18 @@ class _Instrument:
         )
         self._writer.graph(record)
         self._report_gaps(program)
-        for observer in self._observers:
+        willing = tuple(o for o in self._observers if self._show(o, program))
+        self._probe(program, compile_, willing)
+
+    def _show(self, observer: Observer, program: CompiledProgram) -> bool:
+        """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
+        try:
             observer.compiled(program)
-        self._probe(program, compile_)
+        except Exception as e:
+            log.debug("%s failed", observer.name, exc_info=True)
+            self.watch_failed(program, observer.name, e)
+            return False
+        return True
 
     def _graph_id(self, key: str | None) -> GraphId:
         if key is None:
@@ -124,14 +133,14 @@ class _Instrument:
             where = f"graph {program.record.label}, wrapper line {step.line}"
             self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
 
-    def _probe(self, program: CompiledProgram, compile_: Compile) -> None:
+    def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
         """Put an Entry in the place of the generated module's `call`."""
         module: Any = compile_.generated
-        if not self._observers or "call" not in program.model.functions:
+        if not observers or "call" not in program.model.functions:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = Entry(program, original, probed, self._observers, self.watch_failed)
+        entry = Entry(program, original, probed, observers, self.watch_failed)
         module.call = entry
 
         def undo() -> None:
