@@ -24,6 +24,7 @@ from torchsan.session import session
 
 _LAZY = {
     "Store": "torchsan.store",
+    "check_call": "torchsan.calls",
     "compare": "torchsan.tensors",
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
@@ -22,5 +22,8 @@ def attach(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    with observe_programs(writer, observers):
+    observers = tuple(observers)
+    with observe_programs(writer, observers), ExitStack() as stack:
+        for observer in observers:
+            stack.enter_context(observer.attached())
         yield
