@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from torchsan._version import __version__
 from torchsan.errors import (
@@ -22,6 +23,11 @@ from torchsan.errors import (
 # Not lazy: importing the module `torchsan.session` later would put the module in the place of the function.
 from torchsan.session import session
 
+if TYPE_CHECKING:
+    from torchsan.ops import loading_from, probe, realize
+    from torchsan.store import Store
+    from torchsan.tensors import compare, describe, digest, summarize
+
 _LAZY = {
     "Store": "torchsan.store",
     "check_call": "torchsan.calls",
@@ -29,6 +35,8 @@ _LAZY = {
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",
     "loading_from": "torchsan.ops",
+    "probe": "torchsan.ops",
+    "realize": "torchsan.ops",
     "summarize": "torchsan.tensors",
 }
 
@@ -37,12 +45,20 @@ __all__ = [
     "InternalError",
     "RecordingError",
     "SessionError",
+    "Store",
     "StoreError",
     "TorchsanError",
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
+    "compare",
+    "describe",
+    "digest",
+    "loading_from",
+    "probe",
+    "realize",
     "session",
+    "summarize",
 ]
 
 

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.watch import Watcher, probes_to
+from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
 
 if TYPE_CHECKING:
@@ -17,13 +19,19 @@ __all__ = ["attach"]
 
 
 @contextmanager
-def attach(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
     """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    observers = tuple(observers)
-    with observe_programs(writer, observers), ExitStack() as stack:
+    with ExitStack() as stack:
+        observers = tuple(observers)
+        if options.watch is not Watch.OFF:
+            watcher = Watcher(writer, options)
+            # First, so that a launch is named before a check has a chance to fail on it.
+            observers = (watcher, *observers)
+            stack.enter_context(probes_to(watcher))
+        stack.enter_context(observe_programs(writer, observers))
         for observer in observers:
             stack.enter_context(observer.attached())
         yield

@@ -74,3 +74,6 @@ class Observer:
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         """The program is called for the `call`-th time, from 0, with its sizes. None lets it run at full speed."""
         return None
+
+    def close(self) -> None:
+        """The session is over. Always the last."""

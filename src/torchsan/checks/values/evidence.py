@@ -114,7 +114,7 @@ def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dic
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
-        Outcome.UNDECIDED: "differs from eager, where eager is itself unreliable, in",
+        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
     }[judgement.outcome]
     return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
 
