@@ -25,10 +25,13 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
     with ExitStack() as stack:
+        observers = tuple(observers)
         if options.watch is not Watch.OFF:
             watcher = Watcher(writer, options)
             # First, so that a launch is named before a check has a chance to fail on it.
             observers = (watcher, *observers)
             stack.enter_context(probes_to(watcher))
         stack.enter_context(observe_programs(writer, observers))
+        for observer in observers:
+            stack.enter_context(observer.attached())
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +44,6 @@ class _Instrument:
         self._observers = observers
         self._lock = threading.Lock()
         self._ids: dict[str, GraphId] = {}
-        self._next_id = itertools.count()
         self._undo: list[Callable[[], None]] = []
 
     def compile_failed(self, error: Exception) -> None:
@@ -89,9 +87,9 @@ class _Instrument:
 
     def _graph_id(self, key: str | None) -> GraphId:
         if key is None:
-            return GraphId(next(self._next_id))
+            return self._writer.new_graph()
         if key not in self._ids:
-            self._ids[key] = GraphId(next(self._next_id))
+            self._ids[key] = self._writer.new_graph()
         return self._ids[key]
 
     def _record(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["is_higher_order", "undisturbed"]
+__all__ = ["is_higher_order", "outside_modes", "undisturbed"]
 
 
 def is_higher_order(target: Any) -> bool:
@@ -31,3 +31,13 @@ def undisturbed() -> Iterator[None]:
         finally:
             for device in enabled:
                 torch.set_autocast_enabled(device, True)
+
+
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Run a graph again unseen by the user's modes; autograd and autocast are left as they are."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
