@@ -25,6 +25,7 @@ from torchsan.session import session
 _LAZY = {
     "Store": "torchsan.store",
     "compare": "torchsan.tensors",
+    "crossref": "torchsan.checks.metadata.crossref",
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",
     "loading_from": "torchsan.ops",
