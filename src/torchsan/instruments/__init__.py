@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
+from torchsan.instruments.watch import Watcher, probes_to
+from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
 
 if TYPE_CHECKING:
     from torchsan.instruments.observer import Observer
-    from torchsan.recording import Sink
+    from torchsan.recording import Writer
 
 __all__ = ["attach"]
 
 
 @contextmanager
-def attach(writer: Sink, observers: Iterable[Observer]) -> Iterator[None]:
+def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
     """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
     observers = tuple(observers)
     with ExitStack() as stack:
+        if options.watch is not Watch.OFF:
+            watcher = Watcher(writer, options)
+            # First, so that a launch is named before a check has a chance to fail on it.
+            observers = (watcher, *observers)
+            stack.enter_context(probes_to(watcher))
         stack.enter_context(observe_programs(writer, observers))
         for observer in observers:
             if isinstance(observer, OperatorObserver):

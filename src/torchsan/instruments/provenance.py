@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["buffers_of_launches", "operator_name", "source_lines"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_TORCH = str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/"
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
+)
 
 
 def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
@@ -74,9 +77,9 @@ def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:
 
 
 def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """The innermost frame outside torch, or, if the user's code is nowhere in the trace, the innermost one."""
+    """The innermost frame outside torch and torchsan, or, if the user's code is nowhere in the trace, the innermost."""
     frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
-    outside = [f for f in frames if not f["file"].startswith(_TORCH)]
+    outside = [f for f in frames if not f["file"].startswith(_NOT_THE_USERS)]
     if frames:
         frame = (outside or frames)[-1]
         yield SourceLine(

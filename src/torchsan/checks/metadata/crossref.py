@@ -7,9 +7,11 @@ from types import TracebackType
 
 from torchsan.checks.metadata import MetadataCheck
 from torchsan.errors import FindingsError, SessionError
-from torchsan.instruments import attach
+from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.operators import observe_operators
 from torchsan.recording import Memory
 from torchsan.records import Coverage, Finding, Severity
+from torchsan.torch_internals import check_version
 
 __all__ = ["CrossReference", "crossref"]
 
@@ -45,7 +47,11 @@ class CrossReference:
         check, self._check = self._check, None
         if check is None:
             raise SessionError("this crossref() was used already; make a new one", slug="nested-session")
-        self._stack.enter_context(attach(self._memory, (check,)))
+        check_version()
+        with ExitStack() as stack:
+            stack.enter_context(observe_programs(self._memory, (check,)))
+            stack.enter_context(observe_operators(check))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
