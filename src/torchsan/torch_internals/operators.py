@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ __all__ = [
     "is_higher_order",
     "is_own",
     "loaded_overloads",
-    "registered_overloads",
+    "overloads_named",
+    "registered_names",
     "undisturbed",
 ]
 
@@ -69,15 +70,20 @@ def loaded_overloads() -> list[Any]:
     return list(all_py_loaded_overloads())
 
 
-def registered_overloads(namespaces: set[str] | None = None) -> list[Any]:
-    """Every overload that is registered, loaded or not; only those of `namespaces` if given."""
+def registered_names() -> set[str]:
+    """The name, as `aten::add.Tensor`, of every overload that is registered, loaded or not."""
+    import torch
+
+    return set(torch._C._dispatch_get_all_op_names())
+
+
+def overloads_named(names: Iterable[str]) -> list[Any]:
+    """The overloads of these names, in order; without those that Python cannot reach."""
     import torch
 
     found = []
-    for name in sorted(torch._C._dispatch_get_all_op_names()):
+    for name in sorted(names):
         namespace, _, rest = name.partition("::")
-        if namespaces is not None and namespace not in namespaces:
-            continue
         operator, _, overload = rest.partition(".")
         try:
             found.append(getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default"))
