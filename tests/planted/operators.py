@@ -25,7 +25,7 @@ def like(x: torch.Tensor) -> torch.Tensor:
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
-    return x.detach() * 2
+    return (x.detach() * 2).to(x.dtype)
 
 
 def _writes(change: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -86,11 +86,13 @@ PLANTED: dict[str, Planted] = {
     "wrong_requires_grad": Planted(ONE, lambda x: double(x).requires_grad_(), like),
     "wrong_none": Planted("(Tensor x) -> Tensor?", lambda x: None, like),
     "right_none": Planted("(Tensor x) -> Tensor?", lambda x: None, lambda x: None),
-    "wrong_number": Planted("(Tensor x) -> Tensor[]", lambda x: [x + 1, x + 2], lambda x: [like(x)]),
-    "right_number": Planted("(Tensor x) -> Tensor[]", lambda x: [x + 1, x + 2], lambda x: [like(x), like(x)]),
-    "right_tuple": Planted("(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, x + 2), lambda x: (like(x), like(x))),
+    "wrong_number": Planted("(Tensor x) -> Tensor[]", lambda x: [double(x), double(x)], lambda x: [like(x)]),
+    "right_number": Planted("(Tensor x) -> Tensor[]", lambda x: [double(x), double(x)], lambda x: [like(x), like(x)]),
+    "right_tuple": Planted(
+        "(Tensor x) -> (Tensor, Tensor)", lambda x: (double(x), double(x)), lambda x: (like(x), like(x))
+    ),
     "wrong_second": Planted(
-        "(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, (x + 2).double()), lambda x: (like(x), like(x))
+        "(Tensor x) -> (Tensor, Tensor)", lambda x: (double(x), double(x).double()), lambda x: (like(x), like(x))
     ),
     "wrong_view": Planted("(Tensor(a) x) -> Tensor(a)", lambda x: x.view(x.shape), like),
     "right_view": Planted("(Tensor(a) x) -> Tensor(a)", lambda x: x.view(x.shape), lambda x: x.view(x.shape)),

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,16 +142,25 @@ class _Instrument:
     ) -> Any:
         if self._handler is None or not self._observer.wants(overload):
             return run()
-        return self._call(OperatorCall(overload=overload, args=args, kwargs=kwargs, functionalized=True), run)[0]
+        from torchsan.torch_internals.functionalize import plainly
 
-    def _call(self, call: OperatorCall, run: Callable[[], Any]) -> tuple[Any, Remember]:
-        """Run a call that is to be looked at; tell whether its like need not be looked at again."""
+        call = OperatorCall(overload=overload, args=args, kwargs=kwargs, functionalized=True)
+        return self._call(call, run, plainly)[0]
+
+    def _call(
+        self,
+        call: OperatorCall,
+        run: Callable[[], Any],
+        looking: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> tuple[Any, Remember]:
+        """Run a call that is to be looked at, `looking`; tell whether its like need not be looked at again."""
         if os.getpid() != self._pid:  # In a forked child nobody collects what is seen.
             return run(), True
         watched = True
         before = None
         try:
-            before = self._observer.before(call)
+            with looking():
+                before = self._observer.before(call)
         except FindingsError:
             raise
         except Exception as e:  # noqa: BLE001  # a check that fails ends the check, never the user's job
@@ -161,7 +170,8 @@ class _Instrument:
         if not watched:
             return result, True
         try:
-            return result, self._observer.after(call, before, result)
+            with looking():
+                return result, self._observer.after(call, before, result)
         except FindingsError:
             raise
         except Exception as e:  # noqa: BLE001  # as above

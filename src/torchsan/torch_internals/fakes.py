@@ -126,7 +126,7 @@ class _Faker:
             plain = t.data
             self._kept.append(plain)
             fake = self._mode.from_tensor(plain, **self._context(plain))
-            if t.requires_grad:
+            if t.requires_grad and not _transformed():
                 fake.requires_grad_(True)
             self._known[id(t)] = fake
         self.made.append(self._known[id(t)])
@@ -141,6 +141,11 @@ class _Faker:
         dynamic = [DimDynamic.DYNAMIC if n > 1 else DimDynamic.STATIC for n in t.shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
         return {"symbolic_context": context, "source": ConstantSource(f"argument_{len(self._kept)}")}
+
+
+def _transformed() -> bool:
+    """Whether a function of `torch.func` is running, which forbids to mark tensors for autograd."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def known_number(value: Any) -> Any:

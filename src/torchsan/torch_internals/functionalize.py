@@ -6,13 +6,14 @@ PyTorch's own hook for this is used, but with our handler in it, and only while 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torchsan.torch_internals.operators import loaded_overloads
 from torchsan.torch_internals.patching import Patches
 
-__all__ = ["observe_functionalize"]
+__all__ = ["observe_functionalize", "plainly"]
 
 Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 """Given an overload, its arguments without their wrappers and how to run it, runs it and returns its result."""
@@ -56,6 +57,22 @@ def observe_functionalize(patches: Patches, seen: Seen) -> None:
     patches.when_imported("torch._functorch.eager_transforms", attach)
 
 
+_looking = threading.local()
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Run torchsan's own operators as they are, in the middle of a function that is being functionalised."""
+    from torch._dispatch.python import suspend_functionalization
+
+    _looking.now = True
+    try:
+        with suspend_functionalization():
+            yield
+    finally:
+        _looking.now = False
+
+
 def _forget_dispatches() -> None:
     """Drop what operators remember about the Functionalize key, so that it is looked up anew."""
     import torch
@@ -70,7 +87,7 @@ def _maker(seen: Seen) -> Callable[[Any, Any], Any]:
             def run() -> Any:
                 return overload._op_dk(final_key, *args, **kwargs)
 
-            plain = _unwrapped(args, kwargs)
+            plain = None if getattr(_looking, "now", False) else _unwrapped(args, kwargs)
             return run() if plain is None else seen(overload, *plain, run)
 
         return handler

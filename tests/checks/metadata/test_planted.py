@@ -113,10 +113,9 @@ _ALONE = ("wrong_size", "wrong_stride")
 def compiled(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Inductor warns about some of the planted mistakes itself.
-        with crossref() as run:
-            # The program's own assertion about what the fake kernel promised.
-            with contextlib.suppress(AssertionError, RuntimeError):
-                torch.compile(function)(*args)
+        # The program's own assertion about what the fake kernel promised.
+        with crossref() as run, contextlib.suppress(AssertionError, RuntimeError):
+            torch.compile(function)(*args)
     return run.findings
 
 

@@ -92,10 +92,17 @@ def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
     arguments = [(i.name, f, i.sets) for i, f in zip(before.inputs, before.facts, strict=True)]
     for n, (one, mine, sets) in enumerate(named):
         others = [*arguments, *named[:n]]
+        # Arguments may share memory among themselves: a result that may be one of them then shares it with the others.
+        allowed = {f.storage for _, f, theirs in arguments if may_alias(sets, theirs)}
         for other, theirs, other_sets in others:
             if mine.storage is not None and mine.storage == theirs.storage and not (mine.empty or theirs.empty):
                 found.append(
-                    Alias(one=one, other=other, declared=may_alias(sets, other_sets), overlap=_overlap(mine, theirs))
+                    Alias(
+                        one=one,
+                        other=other,
+                        declared=mine.storage in allowed or may_alias(sets, other_sets),
+                        overlap=_overlap(mine, theirs),
+                    )
                 )
     return found
 
