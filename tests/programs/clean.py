@@ -160,11 +160,12 @@ def three_steps_of_adam() -> None:
 
 @clean
 def sgd_with_momentum_and_clipping() -> None:
-    model = torch.compile(nn.Linear(16, 16))
+    model = nn.Linear(16, 16)
+    compiled = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         optimizer.zero_grad()
-        model(torch.randn(4, 16)).square().sum().backward()
+        compiled(torch.randn(4, 16)).square().sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -401,7 +402,13 @@ def convolutions() -> None:
 def gather_and_index() -> None:
     @torch.compile
     def pick(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
-        return x[i], x.gather(1, i[:, None]), x.index_select(0, i), x.take_along_dim(i[:, None], 1), x[:, None][..., i]
+        return (
+            x[i],
+            x.gather(1, i[:, None]),
+            x.index_select(0, i),
+            x.take_along_dim(i[:, None].expand(-1, 8), 0),
+            x[:, None][..., i],
+        )
 
     pick(torch.randn(8, 8), torch.tensor([0, -1 % 8, 3, 3, 7]))
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.instruments.program.model import Alias, Function
-from torchsan.records import SourceLine
+from torchsan.instruments.program.model import Alias, Function, Launch
+from torchsan.records import KernelKind, SourceLine
 
 if TYPE_CHECKING:
     import torch.fx
@@ -38,7 +38,7 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     removed: list[Buffer] = []
     for buffer in buffers:
         names = _names_of(buffer.storage, function)
-        found = next((i for i in range(position, len(launches)) if names & set(launches[i].writes)), None)
+        found = _first_writer(names, launches, position, extern=buffer.extern)
         if found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
@@ -48,6 +48,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     if removed and launches:
         result[launches[position].nth] += removed
     return result
+
+
+def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
+    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
+    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
+    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
+    return next(iter(fitting or writers), None)
 
 
 def _names_of(storage: str, function: Function) -> set[str]:

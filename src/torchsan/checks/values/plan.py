@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
 
+from torchsan.checks.values.replay import is_mutable
 from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
 from torchsan.torch_internals import Buffer, LoweredGraph
 
@@ -35,7 +38,7 @@ class LaunchPlan:
 
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
-    the nodes it computes, `effects` those among them that overwrite a graph input, or a part of one.
+    the nodes it computes, `effects` those among them that overwrite what another node gave, or a part of it.
     """
 
     known: Mapping[str, tuple[torch.fx.Node, ...]]
@@ -59,7 +62,7 @@ def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
 class _Planner:
     def __init__(self, program: CompiledProgram, function: Function, graph: LoweredGraph) -> None:
         self._function = function
-        self._nodes = {n.name: n for n in graph.module.graph.nodes}
+        self._nodes: dict[str, torch.fx.Node] = {n.name: n for n in graph.module.graph.nodes}
         self._buffers = {b.name: b for b in graph.buffers}
         self._computes = program.computes
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
@@ -68,6 +71,8 @@ class _Planner:
         }
         self._inputs = dict(self._holds)
         self._kept: dict[str, str] = {}
+        self._liveness = Liveness(function)
+        self._returned = dict(_returned(function, graph))
         self._last = self._last_writers()
         results = {launch.result for launch in function.launches()}
         self._items = {
@@ -132,7 +137,7 @@ class _Planner:
             targets=targets,
             keep=keep,
             nodes=nodes,
-            effects=tuple(n for n in nodes if _overwritten_input(n) is not None),
+            effects=tuple(n for n in nodes if is_mutable(n)),
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
@@ -144,13 +149,17 @@ class _Planner:
                 continue
             if item is not None and item.source in launch.writes:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
-            elif buffer.storage in launch.writes:
+            elif buffer.storage in launch.writes and self._matters(launch, buffer.storage):
                 also = tuple(self._nodes[o].args[1] for o in buffer.origins if _copies(self._nodes[o], node))
                 yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
 
+    def _matters(self, launch: Launch, name: str) -> bool:
+        """A graph input belongs to the caller; anything else matters if something reads it."""
+        return name in self._inputs or self._liveness.read_after(name, launch.line)
+
     def _settled(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Buffer]:
         """The buffers that have their final value after this launch: each storage once."""
-        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.bases])
+        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.writes])
         for storage in storages:
             if self._last.get(storage) != launch.nth:
                 continue
@@ -158,23 +167,27 @@ class _Planner:
                 yield self._buffers[storage]
             else:
                 # A graph input: what overwrites it stands for it.
-                yield next(b for b in reversed(buffers) if b.storage == storage)
+                yield from [b for b in buffers if b.storage == storage][-1:]
 
     def _node(self, buffer: Buffer) -> torch.fx.Node | None:
+        """The node whose value a settled buffer holds; for a graph input, the input as the launch leaves it."""
         if buffer.storage in self._inputs:
             return self._inputs[buffer.storage][0]
-        return self._nodes[buffer.node] if buffer.node is not None else None
+        if buffer.node is not None:
+            return self._nodes[buffer.node]
+        return self._returned.get(buffer.name)
 
 
-def _overwritten_input(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The graph input that a node overwrites, itself or a view of it."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return None
-    base: object = node
-    while isinstance(base, torch.fx.Node) and base.op == "call_function":
-        base = base.args[0] if base.args else None
-    return base if isinstance(base, torch.fx.Node) and base.op == "placeholder" else None
+def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:
+    """The variables that the function returns, and the nodes whose values the graph returns in their places."""
+    outputs = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    for statement in ast.walk(function.node):
+        if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+            for element, node in zip(statement.value.elts, outputs, strict=False):
+                names = [n.id for n in ast.walk(element) if isinstance(n, ast.Name)]
+                variable = next((n for n in names if n != "reinterpret_tensor"), None)
+                if variable is not None and isinstance(node, torch.fx.Node):
+                    yield variable, node
 
 
 def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
