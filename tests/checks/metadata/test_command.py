@@ -13,7 +13,7 @@ import pytest
 
 import torchsan
 
-_DTYPE = '''
+_DTYPE = """
 import torch
 
 @torch.library.custom_op("cases::widen", mutates_args=())
@@ -26,8 +26,8 @@ def _(x):
 
 x = torch.randn(4, 16)
 print("compiled", torch.compile(lambda x: widen(x) + 1)(x)[0, :3].tolist())
-'''
-_ALIAS = '''
+"""
+_ALIAS = """
 import torch
 
 lib = torch.library.Library("cases_alias", "DEF")
@@ -35,8 +35,8 @@ lib.define("same(Tensor x) -> Tensor")
 lib.impl("same", lambda x: x.view(x.shape), "CPU")
 torch.library.register_fake("cases_alias::same", lambda x: torch.empty_like(x), lib=lib)
 copy = torch.ops.cases_alias.same(torch.randn(4, 16))
-'''
-_LIBRARY = '''
+"""
+_LIBRARY = """
 import torch
 
 @torch.library.custom_op("mylib::scale", mutates_args=())
@@ -59,7 +59,7 @@ torchsan_samples = {
     "mylib::scale": lambda: [(torch.ones(3, 4), 2.0), (torch.ones(4, 3).t(), 0.5)],
     "mylib::rows": lambda: [(torch.ones(3, 4), torch.tensor([0, 2]))],
 }
-'''
+"""
 
 
 def torchsan_command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

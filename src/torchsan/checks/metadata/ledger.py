@@ -77,7 +77,9 @@ class Ledger:
             entry = self._entries[report.operator, report.kind]
             entry.count += 1
             entry.seen[str(stage)] = entry.seen.get(str(stage), 0) + 1
-            entry.finding.evidence.update(count=entry.count, seen=dict(entry.seen))
+            evidence = entry.finding.evidence
+            evidence.update(count=entry.count, seen=dict(entry.seen))
+            evidence["text"] = _text(evidence)
         if self._fail_fast and report.severity is Severity.ERROR:
             raise FindingsError(f"{report.message}\n  {report.call}\n  {report.fix}", slug="findings")
 
@@ -91,6 +93,7 @@ class Ledger:
         known = entry.finding.evidence["differences"]
         differences = [*known, *(d for d in report.differences if d not in known)]
         evidence = base.evidence | {"count": entry.count, "seen": dict(entry.seen), "differences": differences}
+        evidence["text"] = _text(evidence)
         entry.finding = dataclasses.replace(base, id=entry.finding.id, evidence=evidence)
         if graver or new_place or len(differences) > len(known):
             self._sink.amend(entry.finding)
@@ -103,7 +106,26 @@ class Ledger:
                     self._sink.amend(entry.finding)
 
 
+def _text(evidence: dict[str, Any]) -> list[str]:
+    """The evidence as people read it: the call, both sides of each difference, what to change, how often."""
+    lines = [evidence["call"]] if evidence["call"] else []
+    for d in evidence["differences"]:
+        lines.append(f"{d['what']}: {d['field']} is {d['real']}, {d['against']}: {d['believed']}")
+    lines.append(f"to do: {evidence['fix']}")
+    if evidence["count"] > 1:
+        lines.append(f"in {evidence['count']} calls: {', '.join(f'{n} {s}' for s, n in evidence['seen'].items())}")
+    return lines
+
+
 def _finding(report: Report) -> Finding:
+    evidence = {
+        "call": report.call,
+        "against": report.against,
+        "differences": list(report.differences),
+        "fix": report.fix,
+        "count": 1,
+        "seen": {str(report.stage): 1},
+    }
     return Finding(
         kind=report.kind,
         severity=report.severity,
@@ -116,12 +138,5 @@ def _finding(report: Report) -> Finding:
         kernel=report.kernel,
         buffer=report.buffer,
         nodes=report.nodes,
-        evidence={
-            "call": report.call,
-            "against": report.against,
-            "differences": list(report.differences),
-            "fix": report.fix,
-            "count": 1,
-            "seen": {str(report.stage): 1},
-        },
+        evidence=evidence | {"text": _text(evidence)},
     )
