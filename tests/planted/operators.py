@@ -10,7 +10,7 @@ import torch
 __all__ = ["LIBRARY", "Planted", "operator"]
 
 LIBRARY = "planted"
-_library: Any = torch.library.Library(LIBRARY, "DEF")  # type: ignore[no-untyped-call]  # torch's own is untyped
+_library: Any = torch.library.Library(LIBRARY, "DEF")
 
 
 class Planted:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.planted.operators import PLANTED, operator
 
+from tests.planted.operators import PLANTED, operator
 from torchsan.checks.metadata.crossref import crossref
 from torchsan.records import Finding, Kind, Severity, Stage
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import Any
 
 import pytest
 import torch
-from tests.planted.operators import operator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchsan
+from tests.planted.operators import operator
 from torchsan.checks.metadata.crossref import crossref
 from torchsan.records import Kind, Severity, Stage
 from torchsan.torch_internals.operators import loaded_overloads
@@ -18,10 +19,10 @@ from torchsan.torch_internals.operators import loaded_overloads
 
 def state() -> dict[str, Any]:
     import torch._dispatch.python as python_dispatch
-    from torch._functorch import eager_transforms
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_in_torch_dispatch_mode
 
+    eager_transforms: Any = importlib.import_module("torch._functorch.eager_transforms")
     functionalize = torch._C.DispatchKey.Functionalize
     return {
         "modes": list(_get_current_dispatch_mode_stack()),
@@ -169,7 +170,8 @@ def test_the_users_own_modes_see_what_they_see_without_it() -> None:
     def inside() -> list[str]:
         with Counting() as mode:
             operator("wrong_dtype")(torch.ones(3).add(1))
-        return mode.calls
+        calls: list[str] = mode.calls
+        return calls
 
     plain = inside()
     with crossref() as run:
@@ -184,17 +186,19 @@ def test_the_users_own_modes_see_what_they_see_without_it() -> None:
 class Wrapper(torch.Tensor):
     """A wrapper subclass: its operators run on the tensor inside."""
 
-    inner: torch.Tensor
+    wrapped: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Wrapper:
-        self: Wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]  # not in the stubs
-        self.inner = inner
+        self: Wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        self.wrapped = inner
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        unwrap = [a.inner if isinstance(a, Wrapper) else a for a in args]
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub lacks the first parameter
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        unwrap = [a.wrapped if isinstance(a, Wrapper) else a for a in args]
         return Wrapper(func(*unwrap, **(kwargs or {})))
 
 
@@ -229,7 +233,7 @@ def test_pytorchs_own_operators_give_at_most_warnings() -> None:
     with crossref() as run:
         x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
         pooled, where = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
-        torch.nn.functional.max_unpool2d(pooled, where, 2)
+        torch.nn.functional.max_unpool2d(pooled, where, (2, 2))
     assert {f.severity for f in run.findings} <= {Severity.WARNING, Severity.NOTE}
     run.raise_if_findings()
     assert any("max_unpool2d" in f.message for f in run.findings)

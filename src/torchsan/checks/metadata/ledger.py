@@ -109,8 +109,9 @@ class Ledger:
 def _text(evidence: dict[str, Any]) -> list[str]:
     """The evidence as people read it: the call, both sides of each difference, what to change, how often."""
     lines = [evidence["call"]] if evidence["call"] else []
-    for d in evidence["differences"]:
-        lines.append(f"{d['what']}: {d['field']} is {d['real']}, {d['against']}: {d['believed']}")
+    lines += [
+        f"{d['what']}: {d['field']} is {d['real']}, {d['against']}: {d['believed']}" for d in evidence["differences"]
+    ]
     lines.append(f"to do: {evidence['fix']}")
     if evidence["count"] > 1:
         lines.append(f"in {evidence['count']} calls: {', '.join(f'{n} {s}' for s, n in evidence['seen'].items())}")
