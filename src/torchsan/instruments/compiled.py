@@ -20,7 +20,7 @@ from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 
 if TYPE_CHECKING:
-    from torchsan.recording import Writer
+    from torchsan.recording import Sink
 
 __all__ = ["observe_programs"]
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def observe_programs(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+def observe_programs(writer: Sink, observers: Iterable[Observer]) -> Iterator[None]:
     """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
     instrument = _Instrument(writer, tuple(observers))
     try:
@@ -39,7 +39,7 @@ def observe_programs(writer: Writer, observers: Iterable[Observer]) -> Iterator[
 
 
 class _Instrument:
-    def __init__(self, writer: Writer, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, writer: Sink, observers: tuple[Observer, ...]) -> None:
         self._writer = writer
         self._observers = observers
         self._lock = threading.Lock()
