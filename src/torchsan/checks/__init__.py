@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchsan.checks.memory import MemoryCheck
 from torchsan.checks.values import ValuesCheck
 from torchsan.records import Check
 
@@ -22,6 +23,9 @@ def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
         match check:
             case Check.VALUES:
                 found.append(ValuesCheck(writer, options.calls))
+            case Check.MEMORY:
+                guards, fail_fast = not options.no_guards, options.fail_fast
+                found.append(MemoryCheck(writer, options.calls, guards=guards, fail_fast=fail_fast))
             case _:
                 writer.skipped(f"the {check} check", "not available in this version")
     return tuple(found)
