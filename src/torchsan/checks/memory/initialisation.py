@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchsan.checks.memory.gaps import check_gaps, gap_positions, with_gaps
 from torchsan.checks.memory.guards import span_bytes
 from torchsan.checks.memory.ledger import Block, Ledger, Origin, tensors_in
 from torchsan.checks.memory.plan import MemoryPlan
@@ -44,7 +45,9 @@ class Initialisation:
             return
         lay(tensor)
         block.settled = False
-        block.gaps = span_bytes(tensor) > tensor.numel() * tensor.element_size()
+        if span_bytes(tensor) > tensor.numel() * tensor.element_size():
+            block.gaps = gap_positions(tensor)
+            block.layout = (tuple(tensor.shape), tensor.stride())
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         """Remember which operands have unwritten elements, and what the launch needs to be run again."""
@@ -57,7 +60,7 @@ class Initialisation:
             fresh = fresh or argument.written
             tensor = values[argument.base]
             if argument.read:
-                found = self._uncertain(block, _gaps_too(tensor) if block.gaps else tensor)
+                found = self._uncertain(block, with_gaps(tensor) if block.gaps is not None else tensor)
                 if found is not None:
                     self._suspects[block] = found
         if not (fresh or self._suspects) or self._written(function, launch, values) is None:
@@ -86,6 +89,9 @@ class Initialisation:
                 doubtful[block] = (name, found)
         if doubtful:
             self._settle(launch, doubtful, values, repeat)
+        for name in dict.fromkeys(a.base for a in launch.arguments if a.written and a.base):
+            if (block := self._block(function, name)) is not None and block.gaps is not None:
+                check_gaps(block, launch, name, values[name], self._report)
         if self._suspects:
             self._judge_reader(function, launch, values, repeat)
         self._suspects, self._before, self._again = {}, {}, None
@@ -128,7 +134,7 @@ class Initialisation:
 
     def _clean(self, block: Block, name: str, tensor: torch.Tensor) -> None:
         self._left.get(block, {}).pop(name, None)
-        if not block.gaps and tensor.numel() * tensor.element_size() == block.nbytes:
+        if block.gaps is None and tensor.numel() * tensor.element_size() == block.nbytes:
             block.settled = True
             self._left.pop(block, None)
 
@@ -169,6 +175,7 @@ class Initialisation:
                 alone = again[block][found] == other
                 self._certain(block, found[~alone])
                 left = found[alone]
+                block.verified = bool(left.numel())
             elif telling(block.dtype) and not self._plan.tainted:
                 left = found
             else:
@@ -193,8 +200,11 @@ class Initialisation:
             if repeat is not None:
                 if repeat.depends_on({block: where}, {block: block_bits(values[name])}):
                     self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
-            elif telling(block.dtype) and not self._plan.tainted and self._reads_whole(launch, name):
+            elif self._sure(block) and self._reads_whole(launch, name):
                 self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
+
+    def _sure(self, block: Block) -> bool:
+        return block.verified or (telling(block.dtype) and not self._plan.tainted)
 
     @staticmethod
     def _reads_whole(launch: Launch, name: str) -> bool:
@@ -224,10 +234,3 @@ class Initialisation:
                 "read by": reader.kernel if reader is not None else "the caller",
             },
         )
-
-
-def _gaps_too(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole storage of a tensor, the gaps between its elements included, in its dtype."""
-    storage = tensor.untyped_storage()
-    count = storage.nbytes() // tensor.element_size()
-    return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))

@@ -40,7 +40,10 @@ class Block:
     origin: Origin
     names: set[tuple[str, str]] = field(default_factory=set)
     guard: Guard | None = None
-    gaps: bool = False
+    gaps: torch.Tensor | None = None
+    """Positions between its elements, where its strides leave room."""
+    layout: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """The size and strides that it was allocated with."""
     settled: bool = True
     """Whether every element is known to have been written, or need not be."""
     certain: torch.Tensor | None = None
@@ -48,6 +51,8 @@ class Block:
     last_use: Launch | None = None
     left_by: Launch | None = None
     """The launch that wrote it and left elements unwritten."""
+    verified: bool = False
+    """Whether that launch was run twice to be sure."""
     excused: bool = False
     """Whether something outside of the program may keep it: its caller, or an operator that was given it to keep."""
     writes: list[tuple[int, Launch, str]] = field(default_factory=list)

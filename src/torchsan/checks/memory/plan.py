@@ -17,6 +17,7 @@ __all__ = ["MemoryPlan", "plan"]
 
 _EMPTY = ("empty", "new_empty")
 _TAKES_MEMORY = ("set_", "resize_", "resize_storage_bytes_")
+_PYTORCHS = ("torch.ops.aten.", "torch.ops.prims.", "torch.ops.inductor", "torch.ops._quantized.", "torch.ops.mkldnn.")
 _UNSEEN_WRITES = ("torch.ops._c10d_functional", "torch.ops.higher_order", "_c10d_functional")
 """Operators that write later, or through functions that they were given."""
 
@@ -28,14 +29,16 @@ Name = tuple[str, str]
 class MemoryPlan:
     """`hashed`: the variables that each launch writes and whose next use is a read, by the launch's number.
 
-    `pools` hold several buffers; `handed_over` are given to operators that take or resize their memory; `on_purpose`
-    are never written because the user asked for uninitialised memory; the contents of `unfollowed` may change in ways
-    that the program does not show. `tainted` tells whether the user's graph has uninitialised memory at all.
+    `pools` hold several buffers; `handed_over` are given to operators that take or resize their memory, `unguarded`
+    to operators of the user's that write and so might; `on_purpose` are never written because the user asked for
+    uninitialised memory; the contents of `unfollowed` may change in ways that the program does not show. `tainted`
+    tells whether the user's graph has uninitialised memory at all.
     """
 
     hashed: Mapping[int, frozenset[Name]]
     pools: frozenset[Name]
     handed_over: frozenset[Name]
+    unguarded: frozenset[Name]
     on_purpose: frozenset[Name]
     unfollowed: frozenset[Name]
     tainted: bool
@@ -48,6 +51,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
     hashed: dict[int, frozenset[Name]] = {}
     pools: set[Name] = set()
     handed_over: set[Name] = set()
+    unguarded: set[Name] = set()
     on_purpose: set[Name] = set()
     unfollowed: set[Name] = set()
     sources: dict[Name, SourceLine] = {}
@@ -57,6 +61,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
             hashed[nth] = frozenset((name, n) for n in names)
         pools |= {(name, s.pool) for s in function.walk() if isinstance(s, Allocate) and s.pool is not None}
         handed_over |= {(name, n) for n in _operands(function, lambda k: k.split(".")[-2:], _TAKES_MEMORY)}
+        unguarded |= {(name, n) for n in _written_by_users(function)}
         unfollowed |= {(name, n) for n in _unfollowed(function)}
         graph = program.graphs.get(name)
         if graph is not None:
@@ -68,6 +73,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
         hashed=hashed,
         pools=frozenset(pools),
         handed_over=frozenset(handed_over),
+        unguarded=frozenset(unguarded),
         on_purpose=frozenset(on_purpose),
         unfollowed=frozenset(unfollowed),
         tainted=tainted,
@@ -98,6 +104,12 @@ def _operands(function: Function, parts: Any, wanted: tuple[str, ...]) -> Iterat
     for launch in function.launches():
         if any(p in wanted for p in parts(launch.kernel)):
             yield from launch.operands
+
+
+def _written_by_users(function: Function) -> Iterator[str]:
+    for launch in function.launches():
+        if launch.kernel.startswith("torch.ops.") and not launch.kernel.startswith(_PYTORCHS):
+            yield from (a.base for a in launch.arguments if a.written and a.base is not None)
 
 
 def _unfollowed(function: Function) -> Iterator[str]:

@@ -141,7 +141,7 @@ class MemoryWatch(CallWatch):
 
     def _can_guard(self, function: str, step: Allocate, value: torch.Tensor) -> bool:
         key = (function, step.name)
-        if step.pool is not None or value.numel() == 0 or key in self._plan.handed_over:
+        if step.pool is not None or value.numel() == 0 or key in self._plan.handed_over | self._plan.unguarded:
             return False
         if value.device.type != "cpu" or value.is_pinned() or not value.untyped_storage().resizable():
             what = f"{step.name} of graph {self._program.record.label}"

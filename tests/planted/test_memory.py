@@ -1,0 +1,237 @@
+"""Planted memory bugs, each found with its kind and its launch, and none in the clean twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.planted.plant import Edit, both, errors, in_kernel, in_loop, replaced, run
+from torchsan.records import Direction, Kind, Severity
+
+Compile = Callable[..., Any]
+kept: list[torch.Tensor] = []
+
+
+def products(compile_: Compile) -> None:
+    """Two matrix products with fused kernels between them, forward and backward."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a = torch.mm(x, w).relu()
+        return (torch.mm(a, w) + a).sin()
+
+    x, w = torch.ones(16, 16, requires_grad=True), torch.ones(16, 16, requires_grad=True)
+    compile_(f)(x, w).sum().backward()
+
+
+def dtypes(compile_: Compile) -> None:
+    """Buffers of float, integer, bool and bfloat16."""
+
+    def f(x: torch.Tensor) -> Any:
+        return (x + 1).sum(0), (x * 2).to(torch.int64).cumsum(0) > 3, x.bfloat16().exp()
+
+    compile_(f)(torch.ones(33, 17))
+
+
+def two_products(compile_: Compile) -> None:
+    """Two matrix products that live at the same time."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, w).relu() + torch.mm(w, x).exp()
+
+    compile_(f)(torch.ones(16, 16), torch.eye(16))
+
+
+def test_the_clean_twins_are_clean() -> None:
+    for program in (products, dtypes, two_products):
+        assert run(program) == []
+
+
+def test_stores_outside_of_a_buffer_of_each_dtype() -> None:
+    findings = run(
+        dtypes,
+        both(
+            in_kernel("cpp_fused__to_copy_exp_mul_0", "out_ptr0[561] = 7; out_ptr1[-1] = at::BFloat16(1);"),
+            in_kernel("cpp_fused_add_gt_sum_1", "at::vec::Vectorized<float>(1).store(out_ptr0 + 17);"),
+            in_kernel("cpp_fused_add_gt_sum_1", "out_ptr1[-1] = true;"),
+        ),
+    )
+    assert {(f.kind, f.severity) for f in findings} == {(Kind.OUT_OF_BOUNDS_WRITE, Severity.ERROR)}
+    places = {(f.kernel, f.buffer): f.evidence for f in findings}
+    assert {(k and k.split("_")[-1], b) for k, b in places} == {
+        ("0", "buf1"),
+        ("0", "buf5"),
+        ("1", "buf0"),
+        ("1", "buf4"),
+    }
+    by_buffer = {b: e for (_, b), e in places.items()}
+    assert by_buffer["buf1"]["elements after the end"] == 1
+    assert by_buffer["buf5"]["elements before the start"] == 1
+    assert by_buffer["buf0"]["elements after the end"] == 8
+    assert by_buffer["buf4"]["elements before the start"] == 1
+    assert all(f.source and f.source[0].file.endswith("test_memory.py") for f in findings)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_vector_stored_past_the_end(forward: bool) -> None:
+    kernel = "cpp_fused_add_sin_1" if forward else "cpp_fused_add_cos_mul_0"
+    pointer = "out_ptr0" if forward else "in_out_ptr0"
+    findings = run(
+        products, in_kernel(kernel, f"at::vec::Vectorized<float>(1).store({pointer} + 252);"), forward=forward
+    )
+    (finding,) = findings
+    assert finding.kind is Kind.OUT_OF_BOUNDS_WRITE
+    assert finding.kernel == kernel
+    assert finding.evidence["elements after the end"] == 4
+    assert finding.graph is not None
+    assert finding.graph.direction is (Direction.FORWARD if forward else Direction.BACKWARD)
+
+
+def test_a_loop_that_stops_short_in_each_dtype() -> None:
+    edit = both(
+        in_loop("cpp_fused__to_copy_exp_mul_0", "561L", "560L"),
+        in_loop("cpp_fused_add_gt_sum_1", "561L", "560L"),
+        in_loop("cpp_fused_add_gt_sum_1", "17L)", "16L)"),
+    )
+    findings = run(dtypes, edit)
+    assert {(f.kind, f.severity) for f in findings} == {(Kind.UNINITIALIZED_READ, Severity.ERROR)}
+    assert {(f.buffer, f.evidence["unwritten"]) for f in findings} == {
+        ("buf0", 1),
+        ("buf1", 1),
+        ("buf4", 1),
+        ("buf5", 1),
+    }
+    reader = next(f for f in findings if f.buffer == "buf1")
+    assert reader.kernel == "torch.ops.aten.cumsum.default"
+    assert reader.evidence["left by"].startswith("cpp_fused__to_copy_exp_mul_0")
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_launch_that_reads_what_another_left_unwritten(forward: bool) -> None:
+    """The first product is computed for half of the rows; the fused kernel reads all of them."""
+    whole, half = ("buf0", "buf0[:8]") if forward else ("buf2", "buf2[:8]")
+    call = "extern_kernels.mm(primals_1, primals_2, out=buf0)" if forward else "permute_1, alpha=1, beta=1, out=buf2)"
+    new = call.replace(f"out={whole}", f"out={half}").replace("primals_1,", "primals_1[:8],")
+    edit = (
+        replaced((call, new))
+        if forward
+        else replaced(
+            ("extern_kernels.addmm(buf0, buf0, permute_1", "extern_kernels.addmm(buf0[:8], buf0[:8], permute_1"),
+            (call, new),
+        )
+    )
+    findings = errors(run(products, edit, forward=forward))
+    assert [f.kind for f in findings] == [Kind.UNINITIALIZED_READ]
+    assert findings[0].kernel == ("cpp_fused_relu_0" if forward else "cpp_fused_threshold_backward_1")
+    assert findings[0].evidence["unwritten"] == 128
+
+
+def test_a_read_of_a_gap() -> None:
+    """`buf2` gets room between its rows, which the product leaves alone and the fused kernel reads."""
+    edit = replaced(("buf2 = empty_strided_cpu((16, 16), (16, 1)", "buf2 = empty_strided_cpu((16, 16), (20, 1)"))
+
+    def inference(compile_: Compile) -> None:
+        with torch.no_grad():
+            f = compile_(lambda x, w: (torch.mm(torch.mm(x, w).relu(), w) + 1).sin())
+            f(torch.ones(16, 16), torch.ones(16, 16))
+
+    assert run(inference) == []
+    (finding,) = errors(run(inference, edit))
+    assert finding.kind is Kind.UNINITIALIZED_READ
+    assert finding.kernel is not None
+    assert finding.kernel.startswith("cpp_fused_add_sin")
+
+
+def test_what_nobody_reads_is_a_note() -> None:
+    """The buffer is twice as large as what is written and returned of it."""
+    edit = replaced(
+        ("buf0 = empty_strided_cpu((16, 16)", "buf0 = empty_strided_cpu((17, 16)"), ("out=buf0)", "out=buf0[:16])")
+    )
+    findings = run(products, edit)
+    assert [(f.kind, f.severity) for f in findings] == [(Kind.UNINITIALIZED_READ, Severity.NOTE)]
+
+
+def test_a_wrong_reuse() -> None:
+    """The second product is written over the first, which is still to be read."""
+
+    def edit(source: str) -> str:
+        allocation = "buf1 = empty_strided_cpu((16, 16), (16, 1), torch.float32)"
+        assert allocation in source
+        return source.replace(allocation, "buf1 = buf0")
+
+    findings = errors(run(two_products, edit))
+    assert [f.kind for f in findings] == [Kind.CLOBBERED_BUFFER]
+    assert findings[0].kernel == "extern_kernels.mm"
+    assert findings[0].buffer == "buf0"
+    assert findings[0].evidence["read by"].startswith("cpp_fused")
+
+
+def test_a_wrong_reuse_in_backward() -> None:
+    edit = replaced(("buf2 = empty_strided_cpu((16, 16), (16, 1), torch.float32)", "buf2 = buf1"))
+    findings = errors(run(products, edit, forward=False))
+    assert [(f.kind, f.kernel, f.buffer) for f in findings] == [
+        (Kind.CLOBBERED_BUFFER, "extern_kernels.mm", "buf1")
+    ] or [(f.kind, f.kernel, f.buffer) for f in findings] == [(Kind.CLOBBERED_BUFFER, "extern_kernels.addmm", "buf1")]
+
+
+def test_a_store_into_a_buffer_that_the_kernel_only_reads() -> None:
+    edit = in_kernel("cpp_fused_add_sin_1", "const_cast<float*>(in_ptr1)[3] = 42;")
+    findings = errors(run(products, edit))
+    assert [(f.kind, f.kernel, f.buffer) for f in findings] == [(Kind.CLOBBERED_BUFFER, "cpp_fused_add_sin_1", "buf1")]
+
+
+def test_a_dropped_free() -> None:
+    findings = run(products, replaced(("        del buf1\n", "")), forward=False)
+    assert [(f.kind, f.severity, f.buffer) for f in findings] == [(Kind.LEAKED_BUFFER, Severity.WARNING, "buf1")]
+    assert findings[0].kernel == "extern_kernels.addmm"
+    assert findings[0].evidence["bytes"] == 1024
+
+
+def test_an_early_free() -> None:
+    edit = replaced(("        del buf1\n", ""), ("        buf3 = relu", "        del buf1\n        buf3 = relu"))
+    found = []
+
+    def program(compile_: Compile) -> None:
+        with pytest.raises(UnboundLocalError):
+            products(compile_)
+        products_again = run_count.append(1)
+        assert products_again is None
+
+    run_count: list[int] = []
+    found = run(program, edit, forward=False)
+    assert [(f.kind, f.kernel, f.buffer) for f in found] == [(Kind.EARLY_FREE, "extern_kernels.addmm", "buf1")]
+
+
+@pytest.mark.parametrize(
+    ("edit", "holder"),
+    [
+        (replaced(("        del buf1\n", "        self.kept = buf1\n        del buf1\n")), "Runner"),
+        (
+            replaced(
+                (
+                    "        del buf1\n",
+                    "        __import__('tests.planted.test_memory').planted.test_memory.kept.append(buf1)\n        del buf1\n",
+                )
+            ),
+            "global `kept` of module tests.planted.test_memory",
+        ),
+    ],
+)
+def test_a_reference_that_is_kept(edit: Edit, holder: str) -> None:
+    kept.clear()
+    try:
+        findings = run(products, edit, forward=False)
+    finally:
+        kept.clear()
+    assert [(f.kind, f.severity, f.buffer) for f in findings] == [(Kind.LEAKED_BUFFER, Severity.ERROR, "buf1")]
+    assert findings[0].evidence["bytes"] == 1024
+    assert any(holder in link for link in findings[0].evidence["held by"]), findings[0].evidence
+
+
+def test_a_report_goes_with_the_recording(tmp_path: Path) -> None:
+    (finding,) = run(products, in_kernel("cpp_fused_relu_0", "in_out_ptr0[256] = 1;"), out=tmp_path / "run")
+    source = (tmp_path / "run" / "artifacts" / finding.evidence["kernel source"]).read_text()
+    assert "in_out_ptr0[256] = 1;" in source
