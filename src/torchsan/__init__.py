@@ -28,6 +28,8 @@ _LAZY = {
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",
     "loading_from": "torchsan.ops",
+    "probe": "torchsan.ops",
+    "realize": "torchsan.ops",
     "summarize": "torchsan.tensors",
 }
 

@@ -88,7 +88,7 @@ class Session:
             from torchsan.checks import observers
             from torchsan.instruments import attach
 
-            stack.enter_context(attach(self._writer, observers(self.options, self._writer)))
+            stack.enter_context(attach(self._writer, self.options, observers(self.options, self._writer)))
             self._note_seed()
             self._stack = stack.pop_all()
 

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from torchsan._version import __version__
 from torchsan.cli.run import find_compiler
+from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
+from torchsan.torch_internals.version import check_version, torch_version
 
-TESTED_TORCH = "2.13"
 _LOW_DISK = 2 * 2**30
 _PROGRAM = """
 #include <omp.h>
@@ -87,24 +88,16 @@ def examine() -> Iterator[Examined]:
 
 
 def _torch() -> Examined:
-    version = installed_version("torch")
-    if not version:
-        return Examined(what="torch", found="not installed", remedy=f"pip install 'torch>={TESTED_TORCH}'", needed=True)
+    version = torch_version() or "not installed"
     try:
+        caveat = check_version()
         import torch
+    except UnsupportedTorchError as e:
+        return Examined(what="torch", found=version, remedy=str(e), needed=True)
     except (ImportError, OSError) as e:
-        return Examined(
-            what="torch", found=f"{version}, cannot be imported: {e}", remedy="reinstall torch", needed=True
-        )
-    number = tuple(int(n) for n in version.split("+")[0].split(".")[:2] if n.isdecimal())
-    tested = tuple(int(n) for n in TESTED_TORCH.split("."))
-    if number < tested:
-        remedy = f"pip install 'torch>={TESTED_TORCH}'"
-        return Examined(what="torch", found=f"{version}, which is too old", remedy=remedy, needed=True)
-    if number > tested:
-        found = f"{version}, newer than what torchsan was tested with"
-        return Examined(what="torch", found=found, remedy=f"if a run fails, try torch {TESTED_TORCH}")
-    return Examined(what="torch", found=f"{version}, {torch.get_num_threads()} threads")
+        found = f"{version}, cannot be imported: {e}"
+        return Examined(what="torch", found=found, remedy="reinstall torch", needed=True)
+    return Examined(what="torch", found=f"{version}, {torch.get_num_threads()} threads", remedy=caveat)
 
 
 def _devices() -> Iterator[Examined]:

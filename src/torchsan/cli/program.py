@@ -47,9 +47,10 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     session = Session(read_manifest(writer.path).options, writer=writer)
     try:
         session.open()
+    except TorchsanError as e:
+        _fail(writer, str(e).removesuffix(f" [{e.slug}]"), 2 if isinstance(e, UsageError) else 3, e.slug)
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
-        message = str(e) if isinstance(e, TorchsanError) else f"{type(e).__name__}: {e}"
-        _fail(writer, message, 2 if isinstance(e, UsageError) else 3)
+        _fail(writer, f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
     atexit.register(session.close)
     try:
         program = _find(list(command))
@@ -59,14 +60,15 @@ def run_program(folder: str, command: Sequence[str]) -> None:
         sys.argv[0] = program.argv0
         exec(program.code, vars(main))  # noqa: S102  # Running the user's program is the point.
     except _NotFoundError as e:
-        _fail(writer, str(e), 2)
+        _fail(writer, str(e), 2, "no-program")
     except BaseException:
         sys.excepthook = _without_our_frames(sys.excepthook)
         raise
 
 
-def _fail(writer: Writer, message: str, status: int) -> NoReturn:
-    writer.event("failed", {"message": message, "status": status})
+def _fail(writer: Writer, message: str, status: int, slug: str) -> NoReturn:
+    """Leave it to the parent to say why the program did not run."""
+    writer.event("failed", {"message": message, "status": status, "slug": slug})
     raise SystemExit(status)
 
 

@@ -97,7 +97,7 @@ def _check(options: Options, command: list[str]) -> None:
     if not command:
         raise UsageError("no program: torchsan run SCRIPT [ARGS…], or -m MODULE [ARGS…]", slug="usage")
     if command[0] != "-m" and not Path(command[0]).exists():
-        raise UsageError(f"no such script: {command[0]}", slug="no-script")
+        raise UsageError(f"no such script: {command[0]}", slug="no-program")
 
 
 def _child_command(folder: Path, command: list[str]) -> list[str]:
@@ -117,7 +117,7 @@ def _report(folder: Path, options: Options) -> int:
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
     if recording.failure is not None:
         error = UsageError if recording.failure.status == 2 else InternalError
-        raise error(recording.failure.message, slug="not-started")
+        raise error(recording.failure.message, slug=recording.failure.slug)
     if options.json is not None:
         write_json(recording, options.json)
     print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.watch import Watcher, probes_to
+from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
 
 if TYPE_CHECKING:
@@ -17,10 +19,16 @@ __all__ = ["attach"]
 
 
 @contextmanager
-def attach(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
     """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    with observe_programs(writer, observers):
+    with ExitStack() as stack:
+        if options.watch is not Watch.OFF:
+            watcher = Watcher(writer, options)
+            # First, so that a launch is named before a check has a chance to fail on it.
+            observers = (watcher, *observers)
+            stack.enter_context(probes_to(watcher))
+        stack.enter_context(observe_programs(writer, observers))
         yield

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torchsan.instruments.frames import Entry
 from torchsan.instruments.observer import CompiledProgram, Observer
 from torchsan.instruments.program import Launch, Program, parse
+from torchsan.instruments.program.liveness import Liveness
+from torchsan.instruments.program.model import Alias
 from torchsan.instruments.program.rewrite import probed_functions
 from torchsan.instruments.program.schemas import mutated_arguments
 from torchsan.instruments.provenance import buffers_of_launches, operator_name, source_lines
@@ -107,12 +109,11 @@ class _Instrument:
             "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
             "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
         }
-        written = dict.fromkeys(n for launch in model.launches() for n in launch.writes)
         return GraphRecord(
             id=id_,
             direction=compile_.direction,
             kernels=tuple(kernels),
-            buffers=tuple(written),
+            buffers=tuple(_buffers(model)),
             inputs=whole.inputs,
             artifacts=artifacts,
             compile_seconds=compile_.seconds,
@@ -150,6 +151,30 @@ class _Instrument:
             undo, self._undo = self._undo, []
         for action in undo:
             action()
+        for observer in self._observers:
+            try:
+                observer.close()
+            except Exception as e:  # the others are closed all the same
+                log.debug("%s failed to close", observer.name, exc_info=True)
+                self._writer.skipped(observer.name, f"torchsan failed: {_short(e)}")
+
+
+def _buffers(model: Program) -> Iterator[str]:
+    """The variables that launches write and something reads, each once; for an unpacked result, its parts."""
+    seen: set[str] = set()
+    for function in model.functions.values():
+        unpacked: dict[str, list[str]] = {}
+        for step in function.walk():
+            if isinstance(step, Alias) and not step.reused:
+                unpacked.setdefault(step.source, []).append(step.name)
+        liveness = Liveness(function)
+        for launch in function.launches():
+            for name in launch.writes:
+                dead = name not in function.inputs and not liveness.read_after(name, launch.line)
+                for part in unpacked.get(name, [name]) if name == launch.result else [name]:
+                    if part not in seen and not dead:
+                        seen.add(part)
+                        yield part
 
 
 def _kernel(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:

@@ -85,5 +85,8 @@ class Observer:
         """A program was compiled."""
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        """The program is called for the `call`-th time, from 0. None lets this call run at full speed."""
+        """The program is called for the `call`-th time, from 0, with its sizes. None lets it run at full speed."""
         return None
+
+    def close(self) -> None:
+        """The session is over. Always the last."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.instruments.program.model import Alias, Function
-from torchsan.records import SourceLine
+from torchsan.instruments.program.model import Alias, Function, Launch
+from torchsan.records import KernelKind, SourceLine
 
 if TYPE_CHECKING:
     import torch.fx
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["buffers_of_launches", "operator_name", "source_lines"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_TORCH = str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/"
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
+)
 
 
 def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
@@ -35,7 +38,7 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     removed: list[Buffer] = []
     for buffer in buffers:
         names = _names_of(buffer.storage, function)
-        found = next((i for i in range(position, len(launches)) if names & set(launches[i].writes)), None)
+        found = _first_writer(names, launches, position, extern=buffer.extern)
         if found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
@@ -45,6 +48,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     if removed and launches:
         result[launches[position].nth] += removed
     return result
+
+
+def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
+    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
+    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
+    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
+    return next(iter(fitting or writers), None)
 
 
 def _names_of(storage: str, function: Function) -> set[str]:
@@ -74,9 +84,9 @@ def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:
 
 
 def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """The innermost frame outside torch, or, if the user's code is nowhere in the trace, the innermost one."""
+    """The innermost frame outside torch and torchsan, or, if the user's code is nowhere in the trace, the innermost."""
     frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
-    outside = [f for f in frames if not f["file"].startswith(_TORCH)]
+    outside = [f for f in frames if not f["file"].startswith(_NOT_THE_USERS)]
     if frames:
         frame = (outside or frames)[-1]
         yield SourceLine(

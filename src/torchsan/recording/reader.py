@@ -34,6 +34,7 @@ class Failure:
 
     message: str
     status: int
+    slug: str
 
 
 class Reader:

@@ -20,6 +20,7 @@ from torchsan.records.program import (
     SourceLine,
 )
 from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary
+from torchsan.records.watched import Watched
 
 __all__ = [
     "Check",
@@ -40,6 +41,7 @@ __all__ = [
     "Stage",
     "TensorMeta",
     "TensorSummary",
+    "Watched",
     "decode",
     "encode",
 ]

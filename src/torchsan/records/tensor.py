@@ -11,8 +11,9 @@ Scalar = bool | int | float | complex
 class TensorMeta:
     """The metadata of one tensor. `shape`, `stride` and `offset` count elements, not bytes.
 
-    `stride` is empty and `offset` 0 for layouts that have none (sparse). A symbolic size is None.
-    `kind` tells ordinary tensors from those without data: `dense`, `meta`, `fake`, `sparse`, `quantized`, `nested`.
+    `stride` is empty and `offset` 0 for layouts that have none (sparse, nested, opaque). A symbolic size is None.
+    `kind` tells ordinary tensors from others: `dense`, `meta`, `fake`, `sparse`, `quantized`, `nested`, `opaque` (the
+    layout of another library, such as oneDNN).
     """
 
     dtype: str
@@ -31,10 +32,16 @@ class TensorMeta:
 class TensorSummary:
     """The statistics of one tensor's elements.
 
-    `minimum`, `maximum`, `mean` and `std` are over the finite elements, exact for integers and bools where the
-    dtype can hold them; None when no element is finite or there is no data. For complex tensors `minimum` and
-    `maximum` are of the magnitude, and `mean` is complex. `values` holds all elements, in row-major order, when there
-    are at most 64.
+    `minimum`, `maximum`, `mean` and `std` (of the population) are over the finite elements; None when no element is
+    finite or there is no data. Of integers and bools `minimum` and `maximum` are exact ints, and `mean` is the float
+    nearest to the exact mean. Zeros of either sign count as `zeros`, which are not `subnormals`.
+
+    For complex tensors `minimum` and `maximum` are of the magnitude, and `mean` is complex. A complex element with a
+    NaN part counts as NaN, else one with an infinite part as `posinf`; a finite one with a subnormal part as subnormal.
+
+    `values` holds all elements, in row-major order, when there are at most 64. `reason` says why there is metadata
+    only: no elements (meta, fake), or elements that are not read (sparse, quantized, nested, opaque, packed and
+    sub-byte dtypes); `count` is 0 then if the shape is not fully known.
     """
 
     meta: TensorMeta
@@ -49,15 +56,21 @@ class TensorSummary:
     zeros: int = 0
     subnormals: int = 0
     values: tuple[Scalar, ...] | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """How `actual` differs from `expected`; truthy when they are equal (NaN equals NaN, −0 equals 0).
 
-    The errors are over elements that are finite on both sides. `max_ulps` counts representable numbers of `actual`'s
-    dtype between the two; None where the dtype has no ULP (integers, bool). `reason` is set, and nothing else, when
-    metadata make the elements incomparable (other shape or dtype, no data).
+    The errors are over elements that are finite on both sides, None if there are none. `max_abs` is an int for integers
+    and bools. `max_rel` is relative to `expected`: inf where that is zero and `actual` is not. `max_ulps` counts the
+    steps between representable numbers of the dtype from one to the other; None where the dtype has no ULP (integers,
+    bool). Complex elements are equal when both parts are; their absolute error is the magnitude of the difference,
+    their error in ULPs the larger one of the parts.
+
+    `first_bad` is the first index, in row-major order, of elements that differ. `reason` is set, and nothing else but
+    `count` (of `actual`), when metadata make the elements incomparable (other shape or dtype, no data).
     """
 
     count: int

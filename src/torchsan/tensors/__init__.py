@@ -1,1 +1,8 @@
 """Pure functions on tensors: describe, summarize, digest, compare."""
+
+from torchsan.tensors.compare import compare
+from torchsan.tensors.describe import describe
+from torchsan.tensors.digest import digest
+from torchsan.tensors.summarize import summarize
+
+__all__ = ["compare", "describe", "digest", "summarize"]

@@ -6,6 +6,7 @@ element by element. There is no tolerance to tune.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,22 +110,26 @@ def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
 
 
 def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> Outcome:
+    magnitudes = c.abs()[_finite(c)]
+    # What is tiny beside the rest of its tensor is measured by the rest.
+    scale = float(magnitudes.median()) if magnitudes.numel() else 0.0
     a, e, c = a[bad], e[bad], c[bad]
     numbers = _finite(a) & _finite(c)
     if not bool(numbers.any()):
         return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
     if not bool(numbers.all()):
         return Outcome.WRONG
-    size = c.abs().clamp_min(torch.finfo(dtype).tiny)
+    eps = torch.finfo(dtype).eps
+    size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
     error, eager_error = (a - c) / size, (e - c).abs() / size
     if float(eager_error.median()) > 0.125:
         return Outcome.UNDECIDED
-    # Errors of one sign are a wrong number somewhere; rounding errors go both ways.
+    # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign
+    # are a wrong number somewhere.
     typical = float(error.abs().median())
-    one_sided = float(error.mean().abs()) > 0.5 * float(error.abs().mean())
-    few = error.numel() < 8
-    if typical < (1e-4 if few else 1e-2) and (few or not one_sided):
-        worse = float((error.abs() / (eager_error + torch.finfo(dtype).eps)).median())
+    one_sided = error.numel() < 8 or float(error.mean().abs()) > 0.5 * float(error.abs().mean())
+    if typical < math.sqrt(eps) / 4 or (typical < 1e-2 and not one_sided):
+        worse = float((error.abs() / (eager_error + eps)).median())
         return Outcome.IMPRECISE if worse >= 100 else Outcome.UNDECIDED
     return Outcome.WRONG
 

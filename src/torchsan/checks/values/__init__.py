@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
@@ -9,12 +11,13 @@ from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
 if TYPE_CHECKING:
     from torchsan.checks.values.plan import LaunchPlan
     from torchsan.recording import Writer
+    from torchsan.records import Finding
 
 __all__ = ["ValuesCheck"]
 
 
 class ValuesCheck(Observer):
-    """Checks the first calls of each compiled program, and the first with each new set of shapes."""
+    """Checks the first calls of each compiled program with each set of sizes."""
 
     name = "values check"
 
@@ -23,6 +26,8 @@ class ValuesCheck(Observer):
         self._writer = writer
         self._calls = calls
         self._plans: dict[int, dict[int, LaunchPlan]] = {}
+        self._reported: set[Hashable] = set()
+        self._lock = threading.Lock()
 
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.checks.values.plan import plan
@@ -34,4 +39,13 @@ class ValuesCheck(Observer):
 
         if self._calls is not None and call >= self._calls:
             return None
-        return ValuesWatch(self._writer, program, self._plans[id(program)])
+        return ValuesWatch(self._writer, program, self._plans[id(program)], self._report)
+
+    def _report(self, finding: Finding) -> None:
+        """Record a finding, once for each buffer however often it is wrong."""
+        key = (finding.graph, finding.kernel, finding.buffer, finding.kind)
+        with self._lock:
+            if key in self._reported:
+                return
+            self._reported.add(key)
+        self._writer.finding(finding)

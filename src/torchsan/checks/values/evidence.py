@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
 
 from torchsan.checks.values.plan import LaunchPlan, Target
 from torchsan.instruments.observer import CompiledProgram
@@ -13,7 +16,7 @@ from torchsan.instruments.provenance import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.tensors.judge import Judgement, Outcome
 
-__all__ = ["finding_for"]
+__all__ = ["Wrong", "findings_for"]
 
 _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
@@ -23,20 +26,47 @@ _KINDS = {
 }
 
 
-def finding_for(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A result that was judged to be something other than right."""
+
+    target: Target
+    judgement: Judgement
+    actual: torch.Tensor
+    eager: torch.Tensor
+
+
+def findings_for(
+    program: CompiledProgram, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...]
+) -> Iterator[Finding]:
+    """The findings that a launch amounts to: one for each wrong result that does not follow from another of them.
+
+    `through` are the kernels that computed operands without a node of their own: they are under suspicion as well.
+    """
+    nodes = {w.target: _nodes(plan, w.target) for w in wrong}
+    cleared = _cleared(plan, wrong)
+    for w in wrong:
+        others = {o.target.node for o in wrong if o is not w}
+        if others & nodes[w.target]:
+            continue
+        suspects = (nodes[w.target] - cleared) | {w.target.node}
+        yield _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
+
+
+def _finding(
     program: CompiledProgram,
     launch: Launch,
-    plan: LaunchPlan,
-    target: Target,
-    judgement: Judgement,
-    actual: torch.Tensor,
-    eager: torch.Tensor,
+    wrong: Wrong,
+    suspects: list[torch.fx.Node],
+    computed: list[torch.fx.Node],
+    through: tuple[str, ...],
 ) -> Finding:
-    """Return the finding that a judgement other than RIGHT amounts to."""
-    kind, severity = _KINDS[judgement.outcome]
-    nodes = _nodes(plan, target)
-    evidence = _evidence(judgement, actual, eager)
-    ops = tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None))
+    kind, severity = _KINDS[wrong.judgement.outcome]
+    evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
+    evidence["computes"] = [n.name for n in computed]
+    if through:
+        evidence["through"] = list(through)
+    ops = tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None))
     return Finding(
         kind=kind,
         severity=severity,
@@ -44,17 +74,17 @@ def finding_for(
         stage=Stage.KERNEL,
         graph=program.ref,
         kernel=launch.kernel,
-        buffer=target.buffer,
-        nodes=tuple(n.name for n in nodes),
+        buffer=wrong.target.buffer,
+        nodes=tuple(n.name for n in suspects),
         ops=ops,
-        source=source_lines(nodes),
-        message=_message(judgement, launch, target, evidence),
+        source=source_lines(suspects),
+        message=_message(wrong.judgement, launch, wrong.target, evidence),
         evidence=evidence,
     )
 
 
-def _nodes(plan: LaunchPlan, target: Target) -> list[torch.fx.Node]:
-    """The nodes of the launch that the target is computed from, itself last."""
+def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
+    """The nodes of the launch that the target is computed from, itself included."""
     inside = set(plan.nodes)
     found: set[torch.fx.Node] = set()
     stack = [target.node]
@@ -64,8 +94,18 @@ def _nodes(plan: LaunchPlan, target: Target) -> list[torch.fx.Node]:
             continue
         found.add(node)
         stack += node.all_input_nodes
-    order = {n: i for i, n in enumerate(target.node.graph.nodes)}
-    return sorted(found, key=order.__getitem__)
+    return found
+
+
+def _cleared(plan: LaunchPlan, wrong: list[Wrong]) -> set[torch.fx.Node]:
+    """What the launch's right results are computed from: it is right, then, and not to blame for the wrong ones."""
+    bad = {w.target for w in wrong}
+    return {node for target in plan.targets if target not in bad for node in _nodes(plan, target)}
+
+
+def _in_order(nodes: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    graph = next(iter(nodes)).graph
+    return [node for node in graph.nodes if node in nodes]
 
 
 def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dict[str, Any]) -> str:
@@ -74,7 +114,7 @@ def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dic
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
-        Outcome.UNDECIDED: "differs from eager, where eager is itself unreliable, in",
+        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
     }[judgement.outcome]
     return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
 

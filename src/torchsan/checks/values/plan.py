@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
 from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
 from torchsan.torch_internals import Buffer, LoweredGraph
 
@@ -25,7 +28,7 @@ class Target:
     buffer: str
     node: torch.fx.Node
     item: int | None = None
-    also: tuple[torch.fx.Node, ...] = ()
+    also: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class LaunchPlan:
 
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
-    the nodes it computes.
+    the nodes it computes, `effects` those among them that overwrite a graph input, or a part of one.
     """
 
     known: Mapping[str, tuple[torch.fx.Node, ...]]
@@ -42,6 +45,7 @@ class LaunchPlan:
     targets: tuple[Target, ...]
     keep: tuple[str, ...]
     nodes: tuple[torch.fx.Node, ...]
+    effects: tuple[torch.fx.Node, ...]
 
 
 def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
@@ -57,7 +61,7 @@ def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
 class _Planner:
     def __init__(self, program: CompiledProgram, function: Function, graph: LoweredGraph) -> None:
         self._function = function
-        self._nodes = {n.name: n for n in graph.module.graph.nodes}
+        self._nodes: dict[str, torch.fx.Node] = {n.name: n for n in graph.module.graph.nodes}
         self._buffers = {b.name: b for b in graph.buffers}
         self._computes = program.computes
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
@@ -66,8 +70,13 @@ class _Planner:
         }
         self._inputs = dict(self._holds)
         self._kept: dict[str, str] = {}
+        self._liveness = Liveness(function)
+        self._returned = dict(_returned(function, graph))
         self._last = self._last_writers()
-        self._items = {s.name: s for s in function.walk() if isinstance(s, Alias) and s.item is not None}
+        results = {launch.result for launch in function.launches()}
+        self._items = {
+            s.name: s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results
+        }
 
     def _last_writers(self) -> dict[str, int]:
         """The launch after which a storage is settled."""
@@ -93,8 +102,8 @@ class _Planner:
     def _alias(self, step: Alias) -> None:
         """A new name: of one of several results, of a subgraph's, or of memory that is handed on."""
         buffer = self._buffers.get(step.name)
-        settled = step.name not in self._last
-        if buffer is not None and buffer.node is not None and not step.reused and (settled or step.item is not None):
+        settled = step.name not in self._last or step.name in self._items
+        if buffer is not None and buffer.node is not None and not step.reused and settled:
             self._holds[step.name] = (self._nodes[buffer.node],)
         elif step.source in self._holds and step.reused:
             # An in-place kernel reads what the memory held under its old name.
@@ -114,35 +123,42 @@ class _Planner:
             self._holds.pop(name, None)
             self._kept.pop(name, None)
         for target in targets:
-            if target.item is None:
+            if target.variable == target.buffer:
                 self._holds[target.variable] = (target.node, *target.also)
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
         names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
+        nodes = tuple(self._nodes[n] for n in names if n in self._nodes)
         return LaunchPlan(
             known=known,
             inner=inner,
             targets=targets,
             keep=keep,
-            nodes=tuple(self._nodes[n] for n in names if n in self._nodes),
+            nodes=nodes,
+            effects=tuple(n for n in nodes if _overwritten_input(n) is not None),
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
+        unpacked = {s.source for s in self._items.values()}
         for buffer in self._settled(launch, buffers):
             node = self._node(buffer)
             item = self._items.get(buffer.storage)
-            if node is None:
+            if node is None or buffer.storage in unpacked:
                 continue
             if item is not None and item.source in launch.writes:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
-            elif buffer.storage in launch.writes:
-                also = tuple(a for a in node.args[1:2] if isinstance(a, torch.fx.Node)) if _copies(node) else ()
+            elif buffer.storage in launch.writes and self._matters(launch, buffer.storage):
+                also = tuple(self._nodes[o].args[1] for o in buffer.origins if _copies(self._nodes[o], node))
                 yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
+
+    def _matters(self, launch: Launch, name: str) -> bool:
+        """A graph input belongs to the caller; anything else matters if something reads it."""
+        return name in self._inputs or self._liveness.read_after(name, launch.line)
 
     def _settled(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Buffer]:
         """The buffers that have their final value after this launch: each storage once."""
-        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.bases])
+        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.writes])
         for storage in storages:
             if self._last.get(storage) != launch.nth:
                 continue
@@ -150,20 +166,40 @@ class _Planner:
                 yield self._buffers[storage]
             else:
                 # A graph input: what overwrites it stands for it.
-                yield next(b for b in reversed(buffers) if b.storage == storage)
+                yield from [b for b in buffers if b.storage == storage][-1:]
 
     def _node(self, buffer: Buffer) -> torch.fx.Node | None:
+        """The node whose value a settled buffer holds; for a graph input, the input as the launch leaves it."""
         if buffer.storage in self._inputs:
-            return next(
-                (n for o in buffer.origins if _mutates(n := self._nodes[o], self._inputs[buffer.storage][0])), None
-            )
-        return self._nodes[buffer.node] if buffer.node is not None else None
+            return self._inputs[buffer.storage][0]
+        if buffer.node is not None:
+            return self._nodes[buffer.node]
+        return self._returned.get(buffer.name)
 
 
-def _mutates(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
+def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:
+    """The variables that the function returns, and the nodes whose values the graph returns in their places."""
+    outputs = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    for statement in ast.walk(function.node):
+        if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+            for element, node in zip(statement.value.elts, outputs, strict=False):
+                names = [n.id for n in ast.walk(element) if isinstance(n, ast.Name)]
+                variable = next((n for n in names if n != "reinterpret_tensor"), None)
+                if variable is not None and isinstance(node, torch.fx.Node):
+                    yield variable, node
+
+
+def _overwritten_input(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The graph input that a node overwrites, itself or a view of it."""
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable and bool(node.args) and node.args[0] is placeholder
+    if schema is None or not schema.is_mutable:
+        return None
+    base: object = node
+    while isinstance(base, torch.fx.Node) and base.op == "call_function":
+        base = base.args[0] if base.args else None
+    return base if isinstance(base, torch.fx.Node) and base.op == "placeholder" else None
 
 
-def _copies(node: torch.fx.Node) -> bool:
-    return getattr(node.target, "_opname", "") == "copy_"
+def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
+    """Whether a node overwrites the whole of a graph input with another node's value."""
+    return getattr(node.target, "_opname", "") == "copy_" and node.args[0] is placeholder

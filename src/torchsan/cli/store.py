@@ -1,0 +1,182 @@
+"""`torchsan store`: looks after a tensor store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchsan.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchsan.store import Store
+
+_FORMATS = (".safetensors", ".npy", ".pt")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("store", help="look after a tensor store", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, action, text in (
+        ("ls", _ls, "list the tensors"),
+        ("show", _show, "show what is stored about one tensor, and its values"),
+        ("get", _get, "write tensors to a file"),
+        ("fsck", _fsck, "check every record and every byte; exit status 1 if something is damaged"),
+        ("gc", _gc, "remove what no tensor refers to"),
+    ):
+        sub = actions.add_parser(name, help=text, description=text)
+        sub.add_argument("path", metavar="PATH", help="folder or fsspec URL of the store")
+        sub.set_defaults(action=action)
+        if name == "ls":
+            sub.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that begin with this")
+        elif name == "show":
+            sub.add_argument("name", metavar="NAME")
+        elif name == "get":
+            sub.add_argument("names", metavar="NAME", nargs="+", help="several go into one .safetensors or .pt")
+            sub.add_argument("--to", metavar="FILE", required=True, type=Path, help="a .safetensors, .npy or .pt file")
+        elif name == "gc":
+            sub.add_argument("--drop-damaged", action="store_true", help="give up records and names that are damaged")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from torchsan.store import Store
+
+    store = Store(args.path)
+    if not store.exists():
+        raise UsageError(f"there is no store at {args.path}; Store(path).put makes one", slug="no-store")
+    action: Callable[[Store, argparse.Namespace], int] = args.action
+    with store:
+        return action(store, args)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _ls(store: Store, args: argparse.Namespace) -> int:
+    for name in store.names(args.prefix):
+        try:
+            record = store.record(name)
+        except StoreError as e:
+            _say(f"{name}\t(damaged: {e.slug})")
+            continue
+        nbytes = sum(blob.nbytes for blob in record.blobs)
+        layout = "" if record.meta.layout == "strided" else f"\t{record.meta.layout}"
+        _say(f"{name}\t{record.dtype}\t{list(record.shape)}\t{nbytes} bytes{layout}")
+    return 0
+
+
+def _show(store: Store, args: argparse.Namespace) -> int:
+    record = store.record(args.name)
+    meta = record.meta
+    _say(f"name           {args.name}")
+    for field in ("dtype", "shape", "stride", "offset", "device", "layout", "requires_grad", "conj", "neg"):
+        value = getattr(meta, field)
+        _say(f"{field:<14} {list(value) if isinstance(value, tuple) else value}")
+    for blob in record.blobs:
+        where = f"in pack {blob.pack} at {blob.at}" if blob.pack else "in a file of its own"
+        _say(f"blob           {blob.digest}, {blob.nbytes} bytes, {where}")
+    _say(str(store.get(args.name, device="cpu").detach()))
+    return 0
+
+
+def _get(store: Store, args: argparse.Namespace) -> int:
+    target: Path = args.to
+    if target.suffix not in _FORMATS:
+        raise UsageError(f"cannot write {target}: its name must end in one of {', '.join(_FORMATS)}", slug="bad-format")
+    tensors = {name: t.detach() for name, t in store.get_many(args.names, device="cpu").items()}
+    match target.suffix:
+        case ".npy":
+            _save_npy(tensors, target)
+        case ".safetensors":
+            _save_safetensors(tensors, target)
+        case _:
+            import torch
+
+            torch.save(tensors if len(tensors) > 1 else next(iter(tensors.values())), target)
+    sys.stderr.write(f"wrote {', '.join(tensors)} to {target}\n")
+    return 0
+
+
+def _save_npy(tensors: dict[str, torch.Tensor], target: Path) -> None:
+    import numpy
+
+    if len(tensors) > 1:
+        raise UsageError("a .npy file holds one tensor; write several to .safetensors or .pt", slug="bad-format")
+    ((name, tensor),) = tensors.items()
+    try:
+        array = tensor.resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError) as e:
+        raise UsageError(
+            f"numpy cannot hold tensor {name!r} ({tensor.dtype}, {tensor.layout}); write it to .safetensors or .pt",
+            slug="bad-format",
+        ) from e
+    numpy.save(target, array)
+
+
+def _save_safetensors(tensors: dict[str, torch.Tensor], target: Path) -> None:
+    import torch
+
+    try:
+        from safetensors.torch import save_file
+    except ImportError as e:
+        raise UsageError(
+            "writing .safetensors needs the package safetensors: install torchsan[safetensors]", slug="missing-package"
+        ) from e
+    if sparse := [name for name, tensor in tensors.items() if tensor.layout is not torch.strided]:
+        raise UsageError(f"safetensors cannot hold {sparse[0]!r}, which is sparse; write it to .pt", slug="bad-format")
+    try:
+        # Copies, because safetensors takes neither views nor storages that are shared.
+        save_file(
+            {
+                n: t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+                for n, t in tensors.items()
+            },
+            target,
+        )
+    except (KeyError, ValueError, TypeError) as e:
+        raise UsageError(f"safetensors cannot hold these tensors: {e}; write them to .pt", slug="bad-format") from e
+
+
+def _fsck(store: Store, args: argparse.Namespace) -> int:
+    with _progress("checking") as progress:
+        report = store.fsck(progress)
+    for problem in report.problems:
+        _say(f"damaged: {problem.where}: {problem.what}")
+    for note in report.notes:
+        _say(f"note: {note}")
+    verdict = "clean" if report else f"{len(report.problems)} problems"
+    _say(f"{verdict}: {report.tensors} tensors, {report.blobs} blobs, {report.nbytes} bytes")
+    return 0 if report else 1
+
+
+def _gc(store: Store, args: argparse.Namespace) -> int:
+    with _progress("collecting") as progress:
+        report = store.gc(drop_damaged=args.drop_damaged, progress=progress)
+    for name in report.dropped:
+        _say(f"dropped: {name}")
+    _say(f"removed {report.blobs} blobs; freed {report.nbytes} bytes")
+    return 0
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

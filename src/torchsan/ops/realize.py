@@ -1,0 +1,40 @@
+"""`torch.ops.torchsan.realize`: a place in a graph where a value exists in memory, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["realize"]
+
+
+@torch.library.custom_op("torchsan::realize", mutates_args=())
+def _realize(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@_realize.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@_realize.register_vmap
+def _(info: Any, in_dims: tuple[int | None], x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+    return realize(x), in_dims[0]
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return realize(grad)
+
+
+_realize.register_autograd(_backward)
+
+
+def realize(x: torch.Tensor) -> torch.Tensor:
+    """Return `x` as a fresh tensor that is really there: no compiled kernel computes across this point.
+
+    The same holds for its gradient. Costs one copy.
+    """
+    result: torch.Tensor = _realize(x)
+    return result

@@ -1,0 +1,136 @@
+"""Putting plans into a store: places their bytes, then writes the records that speak of them, in that order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torchsan.errors import StoreError
+from torchsan.store.backend import PACK_ALIGNMENT, Backend, blob_key, log_key, pack_key
+from torchsan.store.index import Index
+from torchsan.store.log import Written, delete_line, put_line
+from torchsan.store.metadata import BlobRef, Digest, SegmentId
+from torchsan.store.planning import Plan, finish
+from torchsan.store.spans import Source, digest_bytes, digest_of, probe_of
+
+log = logging.getLogger(__name__)
+
+PACK_LIMIT = 64 << 10
+"""Bytes. Smaller blobs go into packs, because making a file costs more than writing so little."""
+_ATTEMPTS = 20
+
+
+class Committer:
+    """Writes plans. Not safe to use from two threads at once.
+
+    Against a collection in another process: it takes unused bytes away and then reads the logs; we write the log and
+    then look whether the bytes are still there. Whichever comes second notices, so no lock is needed.
+    """
+
+    def __init__(self, backend: Backend, index: Index) -> None:
+        self._backend = backend
+        self._index = index
+
+    def put(self, plans: Sequence[Plan]) -> None:
+        """Put all tensors of `plans`; they are there, all of one commit, when this returns."""
+        for _ in range(_ATTEMPTS):
+            self._index.refresh()
+            if self._attempt(plans):
+                return
+        raise StoreError(
+            f"{self._backend.url} is being collected over and over; put again when gc is done", slug="store-busy"
+        )
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Write that `names` are gone."""
+        for _ in range(_ATTEMPTS):
+            self._index.refresh()
+            now = self._time()
+            written = [delete_line(name, now) for name in names]
+            log = b"".join(item.line for item in written)
+            commit = self._backend.commit(b"", lambda segment, base, log=log: log)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            if commit is not None:
+                self._index.feed(commit, written)
+                return
+
+    def _attempt(self, plans: Sequence[Plan]) -> bool:
+        packing = _Packing(self._backend, self._index)
+        placed = [[self._place(source, packing) for source in plan.sources] for plan in plans]
+        now = self._time()
+        written: list[Written] = []
+
+        def lines(segment: SegmentId, base: int) -> bytes:
+            for plan, blobs in zip(plans, placed, strict=True):
+                refs = [packing.located(blob, segment, base) for blob in blobs]
+                written.extend(put_line(name, now, finish(item, refs)) for name, item in plan.tensors.items())
+            return b"".join(item.line for item in written)
+
+        commit = self._backend.commit(packing.bytes(), lines)
+        if commit is None:
+            return False
+        self._index.feed(commit, written)
+        return self._still_there({blob for blobs in placed for blob in blobs}, packing)
+
+    def _place(self, source: Source, packing: _Packing) -> BlobRef:
+        if source.nbytes <= PACK_LIMIT:
+            return packing.add(bytes(source.read(0, source.nbytes)))
+        probe = probe_of(source)
+        # Hashing first saves the write of what is there already; hashing while writing is faster for what is not.
+        digest = digest_of(source) if self._index.maybe_stored(source.nbytes, probe) else None
+        digest = self._backend.put_blob(source, digest)
+        log.debug("stored %s (%d bytes)", digest, source.nbytes)
+        return BlobRef(digest=digest, nbytes=source.nbytes, probe=probe)
+
+    def _still_there(self, blobs: set[BlobRef], packing: _Packing) -> bool:
+        keys = {blob_key(blob.digest) for blob in blobs if blob.pack is None and blob.digest not in packing.new}
+        keys |= {log_key(blob.pack) for blob in blobs if blob.pack is not None}
+        return all(self._backend.size(key) is not None for key in keys)
+
+    def _time(self) -> int:
+        return max(time.time_ns(), self._index.newest + 1)
+
+
+class _Packing:
+    """Collects the small blobs of one commit, each once, and leaves out those that some pack has already."""
+
+    def __init__(self, backend: Backend, index: Index) -> None:
+        self._backend = backend
+        self._index = index
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.new: dict[Digest, BlobRef] = {}
+
+    def add(self, data: bytes) -> BlobRef:
+        """Return where `data` is or will be; `located` completes the latter."""
+        digest = digest_bytes(data)
+        if known := self.new.get(digest):
+            return known
+        for ref in self._index.packed(digest):
+            if self._intact(ref, data):
+                return ref
+        self.new[digest] = blob = BlobRef(digest=digest, nbytes=len(data), at=self._size)
+        padding = -len(data) % PACK_ALIGNMENT
+        self._parts += [data, bytes(padding)]
+        self._size += len(data) + padding
+        return blob
+
+    def _intact(self, ref: BlobRef, data: bytes) -> bool:
+        assert ref.pack is not None, "the index lists packed blobs only"
+        stored = bytearray(len(data))
+        try:
+            count = self._backend.read_into(pack_key(ref.pack), ref.at, memoryview(stored)) if data else 0
+        except OSError:
+            return False
+        return count == len(data) and stored == data
+
+    def bytes(self) -> bytes:
+        """Return what to append to the pack."""
+        return b"".join(self._parts)
+
+    def located(self, blob: BlobRef, segment: SegmentId, base: int) -> BlobRef:
+        """Return `blob` with its place, now that the pack's is known."""
+        if self.new.get(blob.digest) is not blob:
+            return blob
+        return replace(blob, pack=segment, at=base + blob.at)

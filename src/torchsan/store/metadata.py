@@ -1,0 +1,264 @@
+"""What the store keeps about a tensor, as frozen records and as strictly checked JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NewType, TypeAlias
+
+from torchsan.errors import StoreError
+from torchsan.records import TensorMeta
+from torchsan.store.dtypes import ITEMSIZE
+
+Digest = NewType("Digest", str)
+"""BLAKE3 of a blob's bytes, 64 lowercase hex digits."""
+SegmentId = NewType("SegmentId", str)
+"""Names a log and the pack beside it."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SEGMENT = re.compile(r"[0-9a-z-]{1,64}")
+_DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
+_MAX_DIMS = 64
+_MAX_INT = 2**63 - 1
+
+SPARSE_PARTS = {
+    "sparse_coo": ("indices", "values"),
+    "sparse_csr": ("crow_indices", "col_indices", "values"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+"""The dense components of each sparse layout, in the order that torch's constructors take them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRef:
+    """Where bytes are: a file of their own, or (`pack`, `at`) in the pack of a segment.
+
+    `probe` is a hash of a few samples of a large blob. It only says whether hashing first is worth it.
+    """
+
+    digest: Digest
+    nbytes: int
+    probe: str | None = None
+    pack: SegmentId | None = None
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseRecord:
+    """A strided view of a blob. `start` counts elements into the blob; `offset` is what the original tensor had."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int
+    offset: int
+    device: str
+    requires_grad: bool
+    conj: bool
+    neg: bool
+    blob: BlobRef
+
+    @property
+    def meta(self) -> TensorMeta:
+        """The metadata of the tensor that was put."""
+        return TensorMeta(
+            dtype=self.dtype,
+            shape=self.shape,
+            stride=self.stride,
+            offset=self.offset,
+            device=self.device,
+            requires_grad=self.requires_grad,
+            conj=self.conj,
+            neg=self.neg,
+        )
+
+    @property
+    def blobs(self) -> tuple[BlobRef, ...]:
+        """The blobs that hold the data."""
+        return (self.blob,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRecord:
+    """A sparse tensor: its dense components by name, in the order of `SPARSE_PARTS`."""
+
+    layout: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    requires_grad: bool
+    coalesced: bool
+    parts: dict[str, DenseRecord]
+
+    @property
+    def meta(self) -> TensorMeta:
+        """The metadata of the tensor that was put."""
+        return TensorMeta(
+            dtype=self.dtype,
+            shape=self.shape,
+            device=self.device,
+            layout=self.layout,
+            requires_grad=self.requires_grad,
+            kind="sparse",
+        )
+
+    @property
+    def blobs(self) -> tuple[BlobRef, ...]:
+        """The blobs that hold the data."""
+        return tuple(part.blob for part in self.parts.values())
+
+
+TensorRecord: TypeAlias = DenseRecord | SparseRecord
+
+
+def to_json(record: TensorRecord) -> dict[str, Any]:
+    """Return `record` as JSON values; `from_json` reads them back."""
+    match record:
+        case SparseRecord():
+            return {
+                "layout": record.layout,
+                "dtype": record.dtype,
+                "shape": record.shape,
+                "device": record.device,
+                "requires_grad": record.requires_grad,
+                "coalesced": record.coalesced,
+                "parts": {name: to_json(part) for name, part in record.parts.items()},
+            }
+        case DenseRecord():
+            blob = record.blob
+            return {
+                "layout": "strided",
+                "dtype": record.dtype,
+                "shape": record.shape,
+                "stride": record.stride,
+                "start": record.start,
+                "offset": record.offset,
+                "device": record.device,
+                "requires_grad": record.requires_grad,
+                "conj": record.conj,
+                "neg": record.neg,
+                "blob": {
+                    "digest": blob.digest,
+                    "nbytes": blob.nbytes,
+                    "probe": blob.probe,
+                    "pack": blob.pack,
+                    "at": blob.at,
+                },
+            }
+
+
+def from_json(name: str, value: Any) -> TensorRecord:
+    """Return the record that `value` describes. Raise StoreError unless every field is in bounds.
+
+    What passes can be read without leaving its blob: the last element that shape, stride and start reach lies inside
+    the `nbytes` of the blob. Nothing is allocated here.
+    """
+    try:
+        return _record(value)
+    except (KeyError, TypeError, ValueError) as e:
+        reason = f"no field {e}" if isinstance(e, KeyError) else str(e)
+        raise StoreError(
+            f"the metadata of tensor {name!r} are malformed: {reason}; `torchsan store fsck` lists the damage, "
+            "and putting the tensor again mends it",
+            slug="malformed-metadata",
+        ) from e
+
+
+def _record(value: Any) -> TensorRecord:
+    _require(isinstance(value, dict), "not an object")
+    layout = value["layout"]
+    if layout == "strided":
+        return _dense(value)
+    _require(isinstance(layout, str) and layout in SPARSE_PARTS, f"layout {layout!r:.40} is unknown")
+    parts = value["parts"]
+    _require(isinstance(parts, dict), "parts is not an object")
+    _require(set(parts) == set(SPARSE_PARTS[layout]), f"the parts of {layout} are not {sorted(parts)!r:.80}")
+    shape = _ints(value, "shape")
+    _require(math.prod(shape) <= _MAX_INT, f"shape {list(shape)!r:.80} has more elements than memory can")
+    return SparseRecord(
+        layout=layout,
+        dtype=_dtype(value),
+        shape=shape,
+        device=_text(value, "device", _DEVICE),
+        requires_grad=_bool(value, "requires_grad"),
+        coalesced=_bool(value, "coalesced"),
+        parts={part: _dense(parts[part]) for part in SPARSE_PARTS[layout]},
+    )
+
+
+def _dense(value: Any) -> DenseRecord:
+    _require(isinstance(value, dict) and value["layout"] == "strided", "a part is not strided")
+    record = DenseRecord(
+        dtype=_dtype(value),
+        shape=_ints(value, "shape"),
+        stride=_ints(value, "stride"),
+        start=_int(value["start"], "start"),
+        offset=_int(value["offset"], "offset"),
+        device=_text(value, "device", _DEVICE),
+        requires_grad=_bool(value, "requires_grad"),
+        conj=_bool(value, "conj"),
+        neg=_bool(value, "neg"),
+        blob=blob_from_json(value["blob"]),
+    )
+    _require(len(record.shape) == len(record.stride), "shape and stride differ in length")
+    _require(not record.conj or "complex" in record.dtype, f"conj is set on {record.dtype}")
+    elements = math.prod(record.shape)
+    _require(elements <= _MAX_INT, f"shape {list(record.shape)!r:.80} has more elements than memory can")
+    reach = 0
+    if elements:
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(record.shape, record.stride, strict=True))
+    end = (record.start + reach) * ITEMSIZE[record.dtype]
+    _require(
+        end <= record.blob.nbytes,
+        f"shape, stride and start reach byte {end} of a blob of {record.blob.nbytes}",
+    )
+    return record
+
+
+def blob_from_json(value: Any) -> BlobRef:
+    """Return the blob that `value` refers to, or raise KeyError, TypeError or ValueError."""
+    _require(isinstance(value, dict), "blob is not an object")
+    pack, probe = value["pack"], value["probe"]
+    return BlobRef(
+        digest=Digest(_text(value, "digest", _DIGEST)),
+        nbytes=_int(value["nbytes"], "nbytes"),
+        probe=None if probe is None else _text(value, "probe", _SEGMENT),
+        pack=None if pack is None else SegmentId(_text(value, "pack", _SEGMENT)),
+        at=_int(value["at"], "at"),
+    )
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _int(value: Any, what: str) -> int:
+    _require(type(value) is int and 0 <= value <= _MAX_INT, f"{what} is {value!r:.40}, not a size")
+    return int(value)
+
+
+def _ints(value: dict[str, Any], key: str) -> tuple[int, ...]:
+    items = value[key]
+    _require(isinstance(items, list) and len(items) <= _MAX_DIMS, f"{key} is no list of up to {_MAX_DIMS} sizes")
+    return tuple(_int(item, key) for item in items)
+
+
+def _bool(value: dict[str, Any], key: str) -> bool:
+    _require(type(value[key]) is bool, f"{key} is {value[key]!r:.40}, not a bool")
+    return bool(value[key])
+
+
+def _text(value: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str:
+    text = value[key]
+    _require(isinstance(text, str) and pattern.fullmatch(text) is not None, f"{key} is {text!r:.80}")
+    return str(text)
+
+
+def _dtype(value: dict[str, Any]) -> str:
+    dtype = value["dtype"]
+    _require(isinstance(dtype, str) and dtype in ITEMSIZE, f"dtype is {dtype!r:.40}")
+    return str(dtype)

@@ -1,0 +1,217 @@
+"""From tensors to records: which spans of which storages to keep, and what to say about them. Nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchsan.errors import StoreError
+from torchsan.store.dtypes import NAMES
+from torchsan.store.metadata import SPARSE_PARTS, BlobRef, DenseRecord, Digest, SparseRecord, TensorRecord
+from torchsan.store.names import check_name
+from torchsan.store.spans import Snapshot, Span
+
+_LAYOUTS = {getattr(torch, layout): layout for layout in SPARSE_PARTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePlan:
+    """A strided tensor and the source, by number, that holds its bytes; `record.blob` is filled in later."""
+
+    record: DenseRecord
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparsePlan:
+    """A sparse tensor and the plans of its components; `record.parts` is filled in later."""
+
+    record: SparseRecord
+    parts: dict[str, DensePlan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Tensors to put together, and the bytes they need."""
+
+    tensors: dict[str, DensePlan | SparsePlan]
+    sources: list[Span] | list[Snapshot]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all sources."""
+        return sum(source.nbytes for source in self.sources)
+
+    def snapshot(self) -> Plan:
+        """Return the plan with copies of the bytes, which later changes of the tensors do not reach."""
+        return replace(self, sources=[s.snapshot() if isinstance(s, Span) else s for s in self.sources])
+
+
+def finish(plan: DensePlan | SparsePlan, blobs: list[BlobRef]) -> TensorRecord:
+    """Return the record of `plan`, with `blobs` in place of the numbers of its sources."""
+    match plan:
+        case DensePlan():
+            return replace(plan.record, blob=blobs[plan.source])
+        case SparsePlan():
+            parts = {name: replace(part.record, blob=blobs[part.source]) for name, part in plan.parts.items()}
+            return replace(plan.record, parts=parts)
+
+
+def plan(tensors: Mapping[str, torch.Tensor]) -> Plan:
+    """Plan to put `tensors`. Those that share a storage share one source: the span that covers them all."""
+    dense: list[tuple[torch.Tensor, torch.UntypedStorage, int, int]] = []
+
+    def add(name: str, tensor: torch.Tensor) -> DensePlan:
+        storage, start, end = _span(name, tensor)
+        dense.append((tensor, storage, start, end))
+        # The number of the tensor stands in for the number of its source until all spans are known.
+        return DensePlan(record=_describe(tensor), source=len(dense) - 1)
+
+    if len(tensors) == 1 and (single := _plan_one(*next(iter(tensors.items())))):
+        return single
+
+    planned: dict[str, DensePlan | SparsePlan] = {}
+    for name, tensor in tensors.items():
+        _refuse(check_name(name), tensor)
+        if tensor.layout in _LAYOUTS:
+            parts = {part: add(name, value) for part, value in _components(tensor).items()}
+            planned[name] = SparsePlan(record=_describe_sparse(tensor), parts=parts)
+        else:
+            planned[name] = add(name, tensor)
+    groups: dict[tuple[str, int, int], list[int]] = {}
+    for number, (_, storage, _, _) in enumerate(dense):
+        # Storages without bytes all have the same address; nothing is shared by sharing them.
+        groups.setdefault((str(storage.device), storage.data_ptr(), storage.nbytes()), []).append(number)
+    sources: list[Span] = []
+    placed: dict[int, tuple[int, int]] = {}
+    for members in groups.values():
+        start, end = _cover([dense[number] for number in members])
+        sources.append(Span(dense[members[0]][1], start, end - start))
+        placed.update((number, (len(sources) - 1, start)) for number in members)
+
+    def place(plan: DensePlan) -> DensePlan:
+        tensor, _, start, _ = dense[plan.source]
+        source, base = placed[plan.source]
+        record = replace(plan.record, start=(start - base) // tensor.element_size() if tensor.numel() else 0)
+        return DensePlan(record=record, source=source)
+
+    for name, item in planned.items():
+        match item:
+            case DensePlan():
+                planned[name] = place(item)
+            case SparsePlan():
+                planned[name] = replace(item, parts={part: place(value) for part, value in item.parts.items()})
+    return Plan(tensors=planned, sources=sources)
+
+
+def _plan_one(name: str, tensor: torch.Tensor) -> Plan | None:
+    """Plan one strided tensor as `plan` would, without the detours; loops put many small ones."""
+    _refuse(check_name(name), tensor)
+    if tensor.layout is not torch.strided:
+        return None
+    storage, start, end = _span(name, tensor)
+    planned = DensePlan(record=_describe(tensor), source=0)
+    return Plan(tensors={name: planned}, sources=[Span(storage, start, end - start)])
+
+
+def _cover(members: list[tuple[torch.Tensor, torch.UntypedStorage, int, int]]) -> tuple[int, int]:
+    """Return the bytes that cover all `members` of one storage, cut so that each starts at a whole element."""
+    real = [m for m in members if m[3] > m[2]] or members[:1]
+    start, end = min(m[2] for m in real), max(m[3] for m in real)
+    if len(real) > 1:
+        start -= start % max(m[0].element_size() for m in real)
+    return start, end
+
+
+def _span(name: str, tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, int]:
+    try:
+        storage = tensor.untyped_storage()
+        storage.data_ptr()
+    except (RuntimeError, NotImplementedError) as e:
+        raise StoreError(
+            f"tensor {name!r} has no storage to read: {str(e).splitlines()[0]}; put a plain tensor, "
+            "outside torch.func transforms",
+            slug="no-data",
+        ) from e
+    if not tensor.numel():
+        return storage, 0, 0
+    size = tensor.element_size()
+    start = int(tensor.storage_offset())
+    last = start
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (length - 1) * stride
+    if (last + 1) * size > storage.nbytes():
+        raise StoreError(
+            f"tensor {name!r} needs {(last + 1) * size} bytes and its storage has {storage.nbytes()}: it was resized; "
+            "put it while it has its data",
+            slug="no-data",
+        )
+    return storage, start * size, (last + 1) * size
+
+
+def _refuse(name: str, tensor: torch.Tensor) -> None:
+    """Raise StoreError if `tensor` is of a kind that the store does not keep."""
+    if not isinstance(tensor, torch.Tensor):
+        raise StoreError(f"{name!r} is a {type(tensor).__name__}, not a tensor", slug="not-a-tensor")
+    kind = type(tensor)
+    if kind.__name__ == "FakeTensor" or tensor.is_meta:
+        what = "fake" if kind.__name__ == "FakeTensor" else "meta"
+        raise StoreError(f"tensor {name!r} is {what}: it has no data to store; put a real one", slug="no-data")
+    if tensor.is_nested:
+        raise StoreError(
+            f"tensor {name!r} is nested; put its components, as in put_many(dict(enumerate(t.unbind())))",
+            slug="unsupported-tensor",
+        )
+    if tensor.is_quantized or tensor.dtype not in NAMES:
+        raise StoreError(
+            f"tensor {name!r} is quantized ({tensor.dtype}); put t.int_repr() and its scale and zero point",
+            slug="unsupported-tensor",
+        )
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise StoreError(
+            f"tensor {name!r} is a {kind.__name__}, a wrapper around other tensors; put those",
+            slug="unsupported-tensor",
+        )
+    if tensor.layout is not torch.strided and tensor.layout not in _LAYOUTS:
+        raise StoreError(
+            f"tensor {name!r} has layout {tensor.layout}; put t.to_dense()",
+            slug="unsupported-tensor",
+        )
+
+
+def _components(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    layout = _LAYOUTS[tensor.layout]
+    bare = tensor.detach()
+    if layout == "sparse_coo":
+        # Not indices() and values(), which refuse tensors that were not coalesced.
+        return {"indices": bare._indices(), "values": bare._values()}
+    return {part: getattr(bare, part)() for part in SPARSE_PARTS[layout]}
+
+
+def _describe(tensor: torch.Tensor) -> DenseRecord:
+    return DenseRecord(
+        dtype=NAMES[tensor.dtype],
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        start=0,
+        offset=int(tensor.storage_offset()),
+        device=str(tensor.device),
+        requires_grad=tensor.requires_grad,
+        conj=tensor.is_conj(),
+        neg=tensor.is_neg(),
+        blob=BlobRef(digest=Digest(""), nbytes=0),
+    )
+
+
+def _describe_sparse(tensor: torch.Tensor) -> SparseRecord:
+    return SparseRecord(
+        layout=_LAYOUTS[tensor.layout],
+        dtype=NAMES[tensor.dtype],
+        shape=tuple(tensor.shape),
+        device=str(tensor.device),
+        requires_grad=tensor.requires_grad,
+        coalesced=tensor.layout is torch.sparse_coo and tensor.is_coalesced(),
+        parts={},
+    )

@@ -1,0 +1,70 @@
+"""What a tensor says of itself, without a look at its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+
+from torchsan.records.tensor import TensorMeta
+from torchsan.tensors.undisturbed import undisturbed
+
+__all__ = ["describe", "kind_of"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@undisturbed
+def describe(t: torch.Tensor) -> TensorMeta:
+    """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor."""
+    kind = kind_of(t)
+    strided = kind not in ("sparse", "opaque", "nested")
+    return TensorMeta(
+        dtype=str(t.dtype).removeprefix("torch."),
+        shape=_shape(t),
+        stride=_said(lambda: _plain(t.stride()), ()) if strided else (),
+        offset=_plain([_said(lambda: t.storage_offset(), 0)])[0] if strided else 0,
+        device=str(t.device),
+        layout=str(t.layout).removeprefix("torch."),
+        requires_grad=t.requires_grad,
+        conj=_said(t.is_conj, False),
+        neg=_said(t.is_neg, False),
+        kind=kind,
+    )
+
+
+def kind_of(t: torch.Tensor) -> str:
+    """Return the `kind` of TensorMeta that `t` is."""
+    # By name, since the class lives in a private module; asked first, since a fake tensor claims any layout and device.
+    if any(c.__name__ == "FakeTensor" and c.__module__.startswith("torch.") for c in type(t).__mro__):
+        return "fake"
+    if t.is_nested:
+        return "nested"
+    if t.layout is not torch.strided:
+        return "sparse" if "sparse" in str(t.layout) else "opaque"
+    if t.is_quantized:
+        return "quantized"
+    return "meta" if t.device.type == "meta" else "dense"
+
+
+def _shape(t: torch.Tensor) -> tuple[int | None, ...]:
+    """Return the sizes; where the whole shape cannot be asked for (nested), each by itself."""
+    whole = _said(lambda: _plain(t.shape), None)
+    if whole is not None:
+        return whole
+    return tuple(_said(lambda d=d: _plain([t.size(d)])[0], None) for d in range(t.dim()))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+
+
+def _plain(sizes: Iterable[object]) -> tuple[int | None, ...]:
+    """Return `sizes` with None for what is no plain int: asking a symbol for its value would add a guard."""
+    return tuple(size if type(size) is int else None for size in sizes)
+
+
+def _said(ask: Callable[[], T], otherwise: U) -> T | U:
+    """Return what `ask` returns, or `otherwise` where this kind of tensor has no answer."""
+    try:
+        return ask()
+    except (RuntimeError, NotImplementedError):
+        return otherwise

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.samples import finding, graph
+from torchsan.errors import UsageError
+from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.records import Kind, Severity
+from torchsan.report.json_report import as_json, check_json_target, report_schema, write_json
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Reader:
+    writer = Writer.create(tmp_path / "run", command=["script.py"])
+    writer.graph(graph())
+    writer.finding(finding(evidence={"worst": math.nan, "text": "\x1b[31mred\ud800"}))
+    writer.finding(
+        finding(Severity.NOTE, stage=None, graph=None, kernel=None, buffer=None, nodes=(), ops=(), source=())
+    )
+    writer.skipped("buf7", "too large")
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    return Reader(writer.path)
+
+
+def test_the_report_is_the_contract(recording: Reader) -> None:
+    report = as_json(recording)
+    jsonschema.validate(report, report_schema())
+    report["torch"], report["torchsan"] = "2.13.0+cpu", "0.1.0"
+    first, second = report.pop("findings")
+    assert report == {
+        "schema": 1,
+        "torchsan": "0.1.0",
+        "torch": "2.13.0+cpu",
+        "command": ["script.py"],
+        "status": "findings",
+        "program": {"exit": 0, "signal": None},
+        "coverage": {
+            "graphs": 1,
+            "kernels": 2,
+            "buffers": 2,
+            "buffers_checked": 0,
+            "ops_checked": 0,
+            "skipped": [{"what": "buf7", "reason": "too large"}],
+        },
+    }
+    assert first == {
+        "id": "F1",
+        "kind": "wrong-values",
+        "severity": "error",
+        "check": "values",
+        "stage": "kernel",
+        "pass": None,
+        "graph": {"id": 0, "direction": "forward"},
+        "kernel": "cpp_fused_relu_0",
+        "buffer": "buf0",
+        "nodes": ["relu"],
+        "ops": ["aten.relu.default"],
+        "source": [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}],
+        "message": "the kernel computes other values than eager",
+        "evidence": {"worst": "NaN", "text": "\x1b[31mred\ud800"},
+    }
+    assert set(second) == set(first)
+    assert second["graph"] is None
+    assert second["source"] == []
+
+
+def test_the_schema_is_a_schema_and_knows_every_kind() -> None:
+    schema = report_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(Kind)
+
+
+def no_constants(name: str) -> Any:
+    raise AssertionError(name)
+
+
+def test_the_file_is_strict_json_and_replaced_at_once(recording: Reader, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("old")
+    (tmp_path / "link.json").symlink_to(file)
+    write_json(recording, str(tmp_path / "link.json"))
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads(file.read_text(), parse_constant=no_constants)["schema"] == 1
+    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "link.json", "run"}
+
+
+def test_a_device_is_written_to_and_not_replaced(recording: Reader) -> None:
+    check_json_target("/dev/null")
+    write_json(recording, "/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("target", ["", "missing/x.json", "run"])
+def test_what_cannot_be_written_is_refused_early(target: str, recording: Reader, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot write --json"):
+        check_json_target(str(tmp_path / target))

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.samples import finding, graph
+from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.records import Direction, SourceLine
+from torchsan.report.terminal import print_report
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(recording: Reader, quiet: bool = False, everything: bool = False) -> str:
+    stream = io.StringIO()
+    print_report(recording, stream, quiet=quiet, everything=everything)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    monkeypatch.chdir(tmp_path)
+    return Writer.create("run", command=["script.py"])
+
+
+def finished(writer: Writer) -> Reader:
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    return Reader(writer.path)
+
+
+def test_the_report_of_a_run_with_a_finding(writer: Writer) -> None:
+    writer.graph(graph())
+    writer.finding(finding())
+    for n in range(6):
+        writer.skipped(f"buf{n}", "too large")
+    assert (
+        shown(finished(writer))
+        == """
+F1: error: wrong-values
+    the kernel computes other values than eager
+    at model.py:12 in layers.0
+        x = self.act(x)
+    max_abs: 0.5
+    first_bad: [0, 3]
+    in:      kernel cpp_fused_relu_0, buffer buf0, graph 0 forward, stage kernel
+    nodes:   relu
+    ops:     aten.relu.default
+
+Compiled program: 1 graph, 2 kernels, 2 buffers (0 checked), 0 operators checked
+  graph 0 forward: 2 kernels, compiled in 0.5 s
+      0  cpp_fused_relu_0  model.py:12  x = self.act(x)
+      1  cpp_fused_relu_1  model.py:12  x = self.act(x)
+
+Not checked
+  6 × too large: buf0, buf1, buf2, buf3, …
+
+torchsan: findings: 1 error; 2 kernels in 1 graph
+recording: run   again: torchsan report run
+"""
+    )
+
+
+def test_quiet_and_clean_is_one_line(writer: Writer) -> None:
+    writer.graph(graph())
+    assert shown(finished(writer), quiet=True) == "\ntorchsan: clean: 2 kernels in 1 graph\n"
+
+
+def test_a_long_program_fits_a_screen_unless_all_is_asked_for(writer: Writer) -> None:
+    writer.graph(graph(0, Direction.FORWARD, kernels=20))
+    writer.graph(graph(0, Direction.BACKWARD, kernels=20))
+    writer.graph(graph(1, Direction.INFERENCE, kernels=20))
+    recording = finished(writer)
+    short, long = shown(recording), shown(recording, everything=True)
+    assert short.count("cpp_fused_relu") == 24
+    assert "36 kernels more: torchsan report --all run" in short
+    assert long.count("cpp_fused_relu") == 60
+    assert "more:" not in long
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 [bold red]x[/] :boom: \r\n\x9b31m\u202e"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_recording_cannot_control_the_terminal(writer: Writer, stream: type[io.StringIO]) -> None:
+    source = (SourceLine(file=HOSTILE, line=1, code=HOSTILE, module=HOSTILE),)
+    writer.graph(graph())
+    writer.finding(
+        finding(
+            message=HOSTILE, kernel=HOSTILE, nodes=(HOSTILE,), source=source, evidence={HOSTILE: HOSTILE, "\ud800": 1}
+        )
+    )
+    writer.skipped(HOSTILE, HOSTILE)
+    out = stream()
+    print_report(finished(writer), out)
+    text = out.getvalue()
+    for bad in ("\x1b[2J", "\x1b]", "\x07", "\r", "\x9b", "\u202e", "\ud800"):
+        assert bad not in text
+    assert "[bold red]x[/] :boom:" in text
+
+
+def test_an_endless_text_is_cut(writer: Writer) -> None:
+    writer.graph(graph())
+    writer.finding(finding(message="x" * 100_000))
+    assert len(shown(finished(writer))) < 5000
+
+
+def test_a_stream_that_is_not_utf8_gets_escapes(writer: Writer) -> None:
+    writer.graph(graph())
+    writer.skipped("buf×", "größer")
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    print_report(finished(writer), stream)
+    assert b"gr\\xf6\\xdfer" in raw.getvalue()
+
+
+def test_colour_does_not_change_the_text(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    writer.graph(graph())
+    writer.finding(finding())
+    recording = finished(writer)
+    terminal = Terminal()
+    print_report(recording, terminal)
+    assert terminal.getvalue() == shown(recording)
