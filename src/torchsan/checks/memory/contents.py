@@ -127,7 +127,7 @@ class Contents:
                 continue
             if content.still():
                 self._known[key] = dataclasses.replace(content, seen=now)
-            else:
+            elif self._written_since(key, content) is None:
                 self._clobbered(key, launch, None, content)
 
     def _compare(self, key: Name, content: Content, value: Any, during: Launch | None, reader: Launch | None) -> None:
@@ -143,12 +143,16 @@ class Contents:
 
     def _culprit(self, key: Name, content: Content) -> Launch | None:
         """The launch that wrote the same memory under another name since, or the only one that ran since."""
+        since = self._launches[content.seen :]
+        return self._written_since(key, content) or (since[0] if len(since) == 1 else None)
+
+    def _written_since(self, key: Name, content: Content) -> Launch | None:
+        """The launch that wrote the same memory under another name."""
         for block in self._ledger.find(*key):
             for when, launch, name in reversed(block.writes):
                 if when > content.since and name != key[1]:
                     return launch
-        since = self._launches[content.seen :]
-        return since[0] if len(since) == 1 else None
+        return None
 
     def _clobbered(self, key: Name, culprit: Launch | None, reader: Launch | None, content: Content) -> None:
         self._forget(key)

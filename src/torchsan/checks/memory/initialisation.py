@@ -89,11 +89,11 @@ class Initialisation:
                 doubtful[block] = (name, found)
         if doubtful:
             self._settle(launch, doubtful, values, repeat)
+        if self._suspects:
+            self._judge_reader(function, launch, values, repeat)
         for name in dict.fromkeys(a.base for a in launch.arguments if a.written and a.base):
             if (block := self._block(function, name)) is not None and block.gaps is not None:
                 check_gaps(block, launch, name, values[name], self._report)
-        if self._suspects:
-            self._judge_reader(function, launch, values, repeat)
         self._suspects, self._before, self._again = {}, {}, None
 
     def returned(self, outputs: Any) -> None:
@@ -120,7 +120,7 @@ class Initialisation:
 
     def _block(self, function: str, name: str | None) -> Block | None:
         blocks = self._ledger.find(function, name) if name is not None else ()
-        return blocks[0] if len(blocks) == 1 and blocks[0].origin is Origin.PROGRAM else None
+        return blocks[0] if len(blocks) == 1 else None
 
     def _uncertain(self, block: Block, tensor: Any) -> torch.Tensor | None:
         """The positions that hold the pattern, but for those where a kernel is known to have written it."""
@@ -146,11 +146,12 @@ class Initialisation:
         for argument in launch.arguments:
             if argument.written and argument.base is not None:
                 block = self._block(function, argument.base)
+                tensor = values[argument.base]
                 if block is None or block.excused or (function, argument.base) in self._plan.unfollowed:
                     return None
-                if values[argument.base].dtype.itemsize != block.dtype.itemsize:
+                if tensor.dtype.itemsize != block.dtype.itemsize or not _ours_alone(block, tensor):
                     return None
-                written[block] = block_bits(values[argument.base])
+                written[block] = block_bits(tensor)
         return written
 
     def _repeat(self, function: str, launch: Launch, values: Values) -> Repeat | None:
@@ -234,3 +235,10 @@ class Initialisation:
                 "read by": reader.kernel if reader is not None else "the caller",
             },
         )
+
+
+def _ours_alone(block: Block, tensor: torch.Tensor) -> bool:
+    """Whether nobody else sees what a storage holds while a launch runs again: not part of anything larger."""
+    if block.origin is Origin.PROGRAM:
+        return True
+    return tensor.device.type == "cpu" and span_bytes(tensor) == block.nbytes and not tensor.is_shared()

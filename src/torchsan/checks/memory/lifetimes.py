@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class Lifetimes:
         self._plan = plan
         self._figures = figures
         self._report = report
+        self._last: Launch | None = None
         self._late: list[Block] = []
         self._dropped: list[tuple[str, Block]] = []
 
@@ -71,6 +73,7 @@ class Lifetimes:
 
     def launched(self, function: str, launch: Launch, values: Values) -> None:
         """A launch ran: its operands must still lie in the storages that were planned for them."""
+        self._last = launch
         for name, value in values.items():
             if name == launch.result:
                 self.bound(function, name, value, Origin.RESULT)
@@ -86,8 +89,14 @@ class Lifetimes:
             block.excused = True
         for name, blocks in self._ledger.bound(function).items():
             for block in blocks:
-                overdue = block.origin is Origin.PROGRAM and not block.excused and block.last_use is not None
-                if overdue and (function, name) not in self._plan.unfollowed and function == "call":
+                # What the last launch uses may as well go with the function; nothing runs while it waits.
+                overdue = block.last_use is not None and block.last_use is not self._last and not block.excused
+                if (
+                    overdue
+                    and block.origin is Origin.PROGRAM
+                    and (function, name) not in self._plan.unfollowed
+                    and function == "call"
+                ):
                     self._dropped.append((name, block))
             list(self._ledger.free(function, [name]))
 
@@ -121,7 +130,8 @@ class Lifetimes:
             if freed != name:
                 continue
             launches = functions[function].launches()
-            reader = next((x for x in launches if x.nth > last and name in x.operands), None)
+            word = re.compile(rf"\b{re.escape(freed)}\b")
+            reader = next((x for x in launches if x.nth > last and any(word.search(a.text) for a in x.arguments)), None)
             after = self._ledger.freed[function, freed]
             self._report(
                 Kind.EARLY_FREE,

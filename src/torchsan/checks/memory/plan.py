@@ -83,8 +83,12 @@ def plan(program: CompiledProgram) -> MemoryPlan:
 
 
 def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:
-    """For each launch, the variables that it writes and that are read before they are written again."""
+    """For each launch, the variables that it writes and that are read before they are written again.
+
+    A whole that is written in parts has its value after the last of them.
+    """
     read_next: dict[str, bool] = defaultdict(bool)
+    complete: set[str] = set()
     for step in reversed(list(function.walk())):
         match step:
             case Return(names=names):
@@ -93,9 +97,12 @@ def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:
                 # What takes the memory over may read what it held, as a kernel that works in place does.
                 read_next[source] = read_next[name] if reused else read_next[source] or read_next[name]
             case Launch():
-                yield step.nth, {n for n in step.writes if read_next[n]}
-                read_next.update(dict.fromkeys(step.writes, False))
+                parts = set(step.bases)
+                yield step.nth, {n for n in step.writes if read_next[n] and not (n in parts and n in complete)}
+                complete |= parts
+                read_next.update({n: False for n in step.writes if n not in parts})
                 read_next.update(dict.fromkeys(step.reads, True))
+                complete -= set(step.reads)
             case _:
                 pass
 

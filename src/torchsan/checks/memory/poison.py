@@ -11,7 +11,12 @@ import torch
 __all__ = ["bits", "block_bits", "lay", "leave_other", "telling", "unwritten"]
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ONES = {torch.float64: 0x3FF8000000000000, torch.float32: 0x3FC00000, torch.float16: 0x3E00, torch.bfloat16: 0x3FC0}
+_MINUS_ONE_AND_A_HALF = {
+    torch.float64: 0xBFF8000000000000 - (1 << 64),
+    torch.float32: 0xBFC00000 - (1 << 32),
+    torch.float16: 0xBE00 - (1 << 16),
+    torch.bfloat16: 0xBFC0 - (1 << 16),
+}
 
 
 def _component(dtype: torch.dtype) -> torch.dtype:
@@ -49,9 +54,10 @@ def lay(tensor: torch.Tensor) -> None:
 def leave_other(whole: torch.Tensor, where: torch.Tensor, dtype: torch.dtype) -> int:
     """Put another pattern, an ordinary number, at these positions of a storage's bits, and return it.
 
-    Ordinary, because two NaNs come out of most arithmetic as the same one; and harmless as an index.
+    Ordinary, because two NaNs come out of most arithmetic as the same one; negative, because many functions leave
+    positive numbers as they are; and 1 for integers, which is harmless as an index.
     """
-    value = _ONES.get(_component(dtype), 1)
+    value = _MINUS_ONE_AND_A_HALF.get(_component(dtype), 1)
     whole[where] = value
     return value
 

@@ -59,7 +59,8 @@ class Repeat:
         if where is None:
             return not torch.equal(first, other)
         # What the launch left alone differs because it was given differently, and shows nothing.
-        alone = first[where] == torch.iinfo(first.dtype).max
+        given = leave_other(torch.empty(1, dtype=first.dtype), torch.tensor([0]), block.dtype)
+        alone = (first[where] == torch.iinfo(first.dtype).max) & (other[where] == given)
         different = first != other
         different[where[alone]] = False
         return bool(different.any())
