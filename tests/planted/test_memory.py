@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +192,17 @@ def test_a_store_into_a_buffer_that_the_kernel_only_reads() -> None:
 
 
 def test_a_dropped_free() -> None:
-    findings = run(products, replaced(("        del buf1\n", "")), forward=False)
+    findings = run(dtypes, replaced(("        del buf1\n", "")))
     assert [(f.kind, f.severity, f.buffer) for f in findings] == [(Kind.LEAKED_BUFFER, Severity.WARNING, "buf1")]
-    assert findings[0].kernel == "extern_kernels.addmm"
-    assert findings[0].evidence["bytes"] == 1024
+    assert findings[0].kernel == "torch.ops.aten.cumsum.default"
+    assert findings[0].evidence["bytes"] == 33 * 17 * 8
+
+
+def test_a_name_that_is_kept_to_the_end() -> None:
+    findings = run(dtypes, replaced(("        del buf1\n", "        spare = buf1\n        del buf1\n")))
+    assert [(f.kind, f.buffer, f.kernel) for f in findings] == [
+        (Kind.LEAKED_BUFFER, "spare", "torch.ops.aten.cumsum.default")
+    ]
 
 
 def test_an_early_free() -> None:
@@ -235,3 +242,76 @@ def test_a_report_goes_with_the_recording(tmp_path: Path) -> None:
     (finding,) = run(products, in_kernel("cpp_fused_relu_0", "in_out_ptr0[256] = 1;"), out=tmp_path / "run")
     source = (tmp_path / "run" / "artifacts" / finding.evidence["kernel source"]).read_text()
     assert "in_out_ptr0[256] = 1;" in source
+
+
+@pytest.fixture
+def operators() -> Iterator[Any]:
+    library: Any = torch.library.Library("planted", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    yield library
+    library._destroy()
+
+
+def _define(library: Any, schema: str, body: Callable[..., Any]) -> None:
+    library.define(schema)
+    name = schema.partition("(")[0]
+    library.impl(name, body, "CPU")
+    library.impl(name, lambda x: None if "-> ()" in schema else torch.empty_like(x), "Meta")
+
+
+def with_operator(compile_: Compile) -> None:
+    """An operator of the user's between two fused kernels."""
+
+    def f(x: torch.Tensor) -> Any:
+        y = x.sin() + 1
+        return torch.ops.planted.peek(y).cos(), (y * 2).sum()
+
+    compile_(f)(torch.arange(64.0))
+
+
+def test_an_operator_whose_hook_keeps_its_input(operators: Any) -> None:
+    hooks: list[Callable[[torch.Tensor], None]] = []
+
+    def peek(x: torch.Tensor) -> torch.Tensor:
+        for hook in hooks:
+            hook(x)
+        return x + 1
+
+    _define(operators, "peek(Tensor x) -> Tensor", peek)
+    assert run(with_operator) == []
+
+    held: dict[str, torch.Tensor] = {}
+
+    def hook(x: torch.Tensor) -> None:
+        held["last"] = x
+
+    hooks.append(hook)
+    (finding,) = run(with_operator)
+    held.clear()
+    assert (finding.kind, finding.severity) == (Kind.LEAKED_BUFFER, Severity.ERROR)
+    assert finding.evidence["bytes"] == 256
+    assert any("hook" in link or "test_an_operator" in link for link in finding.evidence["held by"]), finding.evidence
+
+
+def with_mutation(compile_: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch.ops.planted.change(y)
+        return y.cos()
+
+    compile_(f)(torch.arange(64.0))
+
+
+def test_an_operator_that_resizes_what_it_is_given(operators: Any) -> None:
+    grow = [True]
+
+    def change(x: torch.Tensor) -> None:
+        x.mul_(2)
+        if grow:
+            x.untyped_storage().resize_(4096)
+
+    _define(operators, "change(Tensor(a!) x) -> ()", change)
+    findings = errors(run(with_mutation))
+    assert [(f.kind, f.kernel) for f in findings] == [(Kind.UNEXPECTED_ALLOCATION, "torch.ops.planted.change.default")]
+    assert findings[0].evidence == {"planned": 256, "actual": 4096}
+    grow.clear()
+    assert run(with_mutation) == []

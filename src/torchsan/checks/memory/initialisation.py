@@ -241,4 +241,5 @@ def _ours_alone(block: Block, tensor: torch.Tensor) -> bool:
     """Whether nobody else sees what a storage holds while a launch runs again: not part of anything larger."""
     if block.origin is Origin.PROGRAM:
         return True
-    return tensor.device.type == "cpu" and span_bytes(tensor) == block.nbytes and not tensor.is_shared()
+    shared = tensor.is_shared()  # type: ignore[no-untyped-call]  # torch leaves it without types
+    return tensor.device.type == "cpu" and span_bytes(tensor) == block.nbytes and not shared

@@ -90,13 +90,9 @@ class Lifetimes:
         for name, blocks in self._ledger.bound(function).items():
             for block in blocks:
                 # What the last launch uses may as well go with the function; nothing runs while it waits.
-                overdue = block.last_use is not None and block.last_use is not self._last and not block.excused
-                if (
-                    overdue
-                    and block.origin is Origin.PROGRAM
-                    and (function, name) not in self._plan.unfollowed
-                    and function == "call"
-                ):
+                waits = block.last_use is not None and block.last_use is not self._last
+                followed = function == "call" and (function, name) not in self._plan.unfollowed
+                if waits and followed and block.origin is Origin.PROGRAM and not block.excused:
                     self._dropped.append((name, block))
             list(self._ledger.free(function, [name]))
 
