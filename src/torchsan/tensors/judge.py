@@ -121,17 +121,22 @@ def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tenso
         return Outcome.WRONG
     eps = torch.finfo(dtype).eps
     size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
-    error, eager_error = (a - c) / size, (e - c).abs() / size
+    # Towards larger magnitudes is positive, whatever the sign, so that a wrong factor shows as errors of one sign.
+    error, eager_error = ((a - c) * torch.sgn(c).conj() / size).real, (e - c).abs() / size
     if float(eager_error.median()) > 0.125:
         return Outcome.UNDECIDED
     # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign
     # are a wrong number somewhere.
     typical = float(error.abs().median())
-    one_sided = error.numel() < 8 or float(error.mean().abs()) > 0.5 * float(error.abs().mean())
+    one_sided = error.numel() < 8 or _one_sided(error) or _one_sided(((a - c) / size).real)
     if typical < math.sqrt(eps) / 4 or (typical < 1e-2 and not one_sided):
         worse = float((error.abs() / (eager_error + eps)).median())
         return Outcome.IMPRECISE if worse >= 100 else Outcome.UNDECIDED
     return Outcome.WRONG
+
+
+def _one_sided(error: torch.Tensor) -> bool:
+    return float(error.mean().abs()) > 0.5 * float(error.abs().mean())
 
 
 def _has_ulp(dtype: torch.dtype) -> bool:

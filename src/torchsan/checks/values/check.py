@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ class _Kept:
     """
 
     known: Known
+    effects: tuple[torch.fx.Node, ...]
     kernels: tuple[str, ...]
     suspect: bool
 
@@ -59,12 +61,22 @@ class ValuesWatch(CallWatch):
         self._before: dict[str, Any] = {}
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
+        self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
 
     def enter(self, function: str, inputs: Values) -> None:
         graph = self._program.graphs.get(function)
-        if graph is not None:
-            self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+        if graph is None:
+            return
+        self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+        written = {n for launch in self._program.model.functions[function].launches() for n in launch.writes}
+        placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+        # Not held: an input that its owner lets go may be freed, as without torchsan.
+        self._inputs[function] = {
+            node: weakref.ref(value)
+            for node, (name, value) in zip(placeholders, inputs.items(), strict=False)
+            if isinstance(value, torch.Tensor) and name not in written
+        }
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
@@ -87,8 +99,14 @@ class ValuesWatch(CallWatch):
             known.update(kept.known)
         for name, nodes in plan.known.items():
             known.update(dict.fromkeys(nodes, self._before.get(name, values[name])))
+        effects = tuple(dict.fromkeys((*(e for kept in sources for e in kept.effects), *plan.effects)))
         with undisturbed():
-            wrong = self._judge(function, launch, plan, known, values)
+            # A kernel may leave out an input that its result does not depend on, and must not leave out another.
+            alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
+            symbols = self._symbols.get(function, {})
+            replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
+            del alive
+            wrong = self._judge(replayer, plan, values)
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
@@ -96,7 +114,7 @@ class ValuesWatch(CallWatch):
                     self._report(finding)
             if plan.keep:
                 copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
-                kept = _Kept(copies, (*through, launch.kernel), suspect or bool(wrong))
+                kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
                 self._kept.update(dict.fromkeys(plan.keep, kept))
         self._before = {}
 
@@ -104,8 +122,7 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, function: str, launch: Launch, plan: LaunchPlan, known: Known, values: Values) -> list[Wrong]:
-        replayer = Replayer(self._program, function, known, self._symbols.get(function, {}), plan.effects)
+    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.fx
 
+from torchsan.checks.values.replay import is_mutable
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
@@ -37,7 +38,7 @@ class LaunchPlan:
 
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
-    the nodes it computes, `effects` those among them that overwrite a graph input, or a part of one.
+    the nodes it computes, `effects` those among them that overwrite what another node gave, or a part of it.
     """
 
     known: Mapping[str, tuple[torch.fx.Node, ...]]
@@ -136,7 +137,7 @@ class _Planner:
             targets=targets,
             keep=keep,
             nodes=nodes,
-            effects=tuple(n for n in nodes if _overwritten_input(n) is not None),
+            effects=tuple(n for n in nodes if is_mutable(n)),
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
@@ -187,17 +188,6 @@ def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, to
                 variable = next((n for n in names if n != "reinterpret_tensor"), None)
                 if variable is not None and isinstance(node, torch.fx.Node):
                     yield variable, node
-
-
-def _overwritten_input(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The graph input that a node overwrites, itself or a view of it."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return None
-    base: object = node
-    while isinstance(base, torch.fx.Node) and base.op == "call_function":
-        base = base.args[0] if base.args else None
-    return base if isinstance(base, torch.fx.Node) and base.op == "placeholder" else None
 
 
 def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:

@@ -15,7 +15,7 @@ from torchsan.checks.values.rounding import Nudger
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.torch_internals.operators import is_higher_order
 
-__all__ = ["Arithmetic", "Replayer", "Unavailable", "replay", "symbols_of"]
+__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "replay", "symbols_of"]
 
 
 class Arithmetic(StrEnum):
@@ -104,7 +104,7 @@ def replay(
     """
     targets = tuple(targets)
     order = _needed((*targets, *effects), known)
-    overwrites = any(_is_mutable(node) for node in order)
+    overwrites = any(is_mutable(node) for node in order)
     engine = _Engine(known, arithmetic, attributes, symbol, seed, copies=overwrites)
     uses: dict[torch.fx.Node, int] = dict.fromkeys(targets, 1)
     for node in order:
@@ -135,7 +135,8 @@ def _needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]
     return sorted(seen, key=position.__getitem__)
 
 
-def _is_mutable(node: torch.fx.Node) -> bool:
+def is_mutable(node: torch.fx.Node) -> bool:
+    """Whether a node overwrites one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 

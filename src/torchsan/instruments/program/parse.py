@@ -203,7 +203,7 @@ class _FunctionParser:
             results = (result,) if result else ()
             self._hold(results)
             return [Call(function=called, results=results, line=line)]
-        launch = self._launch(call, function, result, line)
+        launch = self._launch(call, function, result, node)
         if launch is not None:
             self._hold(launch.writes)
             return [launch]
@@ -223,7 +223,7 @@ class _FunctionParser:
             case _:
                 return None
 
-    def _launch(self, call: ast.Call, function: str, result: str | None, line: int) -> Launch | None:
+    def _launch(self, call: ast.Call, function: str, result: str | None, node: ast.stmt) -> Launch | None:
         kernel = self._kernels.get(function.split(".")[0])
         if kernel is not None:
             kind, name, arguments = KernelKind.FUSED, kernel.name, self._fused_arguments(call, kernel)
@@ -247,7 +247,8 @@ class _FunctionParser:
             kind=kind,
             arguments=arguments,
             result=result,
-            line=line,
+            line=node.lineno,
+            column=node.col_offset,
             bases=tuple(b for b in bases if b is not None),
         )
 
