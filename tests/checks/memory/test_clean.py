@@ -61,7 +61,12 @@ def test_a_program_on_which_pytorchs_tracker_raises(name: str) -> None:
 def test_a_llama() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-untyped]  # has none
 
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=128, num_key_value_heads=2, **sizes))
     tokens = torch.randint(0, 128, (2, 16))
 
