@@ -48,7 +48,8 @@ class MemoryCheck(Observer):
 
         assert self._reporter is not None
         # Without its guard zones such a program would damage the memory of others from now on.
-        overflows = id(program) in self._reporter.overflowing
+        plan = self._plans[id(program)]
+        overflows = plan.serial in self._reporter.overflowing
         if self._calls is not None and call >= self._calls and not overflows:
             return None
-        return MemoryWatch(self._writer, self._reporter, program, self._plans[id(program)], call, self._registry)
+        return MemoryWatch(self._writer, self._reporter, program, plan, call, self._registry)

@@ -34,7 +34,7 @@ class Reporter:
         self._writer = writer
         self._fail_fast = fail_fast
         self.overflowing: set[int] = set()
-        """The programs, by identity, that wrote out of bounds."""
+        """The programs, by the serial number of their plan, that wrote out of bounds."""
         self._said: set[tuple[Any, ...]] = set()
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class Reporter:
         evidence: dict[str, Any] | None = None,
     ) -> bool:
         """Report a finding, unless it was reported before. Return whether it is new."""
-        key = (id(program), kind, severity, launch.nth if launch else None, buffer)
+        key = (plan.serial, kind, severity, launch.nth if launch else None, buffer)
         with self._lock:
             if key in self._said:
                 return False
@@ -84,7 +84,7 @@ class Reporter:
         self, program: CompiledProgram, plan: MemoryPlan, launch: Launch, block: Block, name: str, damage: Damage
     ) -> None:
         """A launch wrote into the guard zones of a buffer that it was given."""
-        self.overflowing.add(id(program))
+        self.overflowing.add(plan.serial)
         size = block.dtype.itemsize
         parts, evidence = [], {"elements": block.nbytes // size, "dtype": str(block.dtype).removeprefix("torch.")}
         for side, stored, farthest in (

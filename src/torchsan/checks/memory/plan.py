@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _PYTORCHS = ("torch.ops.aten.", "torch.ops.prims.", "torch.ops.inductor", "torch
 _UNSEEN_WRITES = ("torch.ops._c10d_functional", "torch.ops.higher_order", "_c10d_functional")
 """Operators that write later, or through functions that they were given."""
 
+_serials = itertools.count()
+
 Name = tuple[str, str]
 """A function of the program, and a variable of it."""
 
@@ -35,6 +38,8 @@ class MemoryPlan:
     tells whether the user's graph has uninitialised memory at all.
     """
 
+    serial: int
+    """Tells this program from all others of the process."""
     hashed: Mapping[int, frozenset[Name]]
     pools: frozenset[Name]
     handed_over: frozenset[Name]
@@ -70,6 +75,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
             on_purpose |= {(name, b.name) for b in graph.buffers if b.origins and set(b.origins) <= empties}
             sources.update(_sources(name, graph))
     return MemoryPlan(
+        serial=next(_serials),
         hashed=hashed,
         pools=frozenset(pools),
         handed_over=frozenset(handed_over),
