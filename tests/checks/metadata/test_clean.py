@@ -42,7 +42,8 @@ def test_a_program_compiles_to_the_same_under_the_check() -> None:
     from torch._dynamo.utils import counters
 
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return operator("right")((x @ w).relu()).sum() + torch.sin(x).mean()
+        doubled: torch.Tensor = operator("right")((x @ w).relu())
+        return doubled.sum() + torch.sin(x).mean()
 
     def compiled() -> tuple[torch.Tensor, int, int]:
         torch._dynamo.reset()
