@@ -34,6 +34,7 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
             stack.enter_context(probes_to(watcher))
         stack.enter_context(observe_programs(writer, observers))
         for observer in observers:
+            stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
                 stack.enter_context(observe_operators(observer))
         yield

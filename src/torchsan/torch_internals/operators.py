@@ -12,6 +12,7 @@ __all__ = [
     "is_higher_order",
     "is_own",
     "loaded_overloads",
+    "outside_modes",
     "overloads_named",
     "registered_names",
     "undisturbed",
@@ -40,6 +41,16 @@ def undisturbed() -> Iterator[None]:
         finally:
             for device in enabled:
                 torch.set_autocast_enabled(device, True)
+
+
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Run a graph again unseen by the user's modes; autograd and autocast are left as they are."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 _OWN = frozenset(
