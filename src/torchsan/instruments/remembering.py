@@ -68,7 +68,9 @@ class Remembering:
         if operator.composite:
             # Only inference mode lets these through whole. Where they return an argument as it is, they may.
             operator.wanted = False
-            self._observer.not_covered(str(func), "inference mode runs it as a whole; the operators in it are not seen")
+            self._observer.not_covered(
+                str(func), "runs as a whole, as in inference mode; the operators in it are not seen"
+            )
             return func(*args, **kwargs)
         if len(operator.seen) >= _MOST[operator.own]:
             operator.wanted = False

@@ -15,6 +15,7 @@ KNOWN = {
     ("aten._embedding_bag_forward_only.default", MISMATCH),
     ("aten.mkldnn_rnn_layer.default", MISMATCH),
     ("aten.native_batch_norm.default", MISMATCH),
+    ("aten.unique_consecutive.default", MISMATCH),
 }
 """The bugs of PyTorch 2.13."""
 

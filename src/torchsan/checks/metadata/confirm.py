@@ -22,8 +22,14 @@ def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     """
     if threading.active_count() == 1:
         return True
+    if not all(i.tensor.is_floating_point() for i in inputs(overload, args, kwargs) if not i.written):
+        return True  # Other integers may be no valid input.
+    return any(_writes(overload, args, kwargs, copy) for copy in (_copy, _other))
+
+
+def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
     with undisturbed(), torch.random.fork_rng(devices=[]):
-        copies_args, copies_kwargs = pytree.tree_map_only(torch.Tensor, _copy, (args, kwargs))
+        copies_args, copies_kwargs = pytree.tree_map_only(torch.Tensor, copy, (args, kwargs))
         private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
         before = [bits(i.tensor) for i in private]
         try:
@@ -35,3 +41,8 @@ def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
     return t.detach().clone(memory_format=torch.preserve_format)
+
+
+def _other(t: torch.Tensor) -> torch.Tensor:
+    """Other values: what was written once may not show when it is written again."""
+    return _copy(t).nan_to_num_().add_(1) if t.is_floating_point() else _copy(t)

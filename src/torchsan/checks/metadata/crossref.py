@@ -34,6 +34,13 @@ class CrossReference:
         """What was looked at so far, and what was not and why."""
         return self._memory.coverage
 
+    @staticmethod
+    def loaded_overloads() -> tuple[str, ...]:
+        """The operator overloads loaded in this process: those that are looked at when they are functionalised."""
+        from torchsan.torch_internals.operators import loaded_overloads
+
+        return tuple(sorted(str(overload) for overload in loaded_overloads()))
+
     def raise_if_findings(self) -> None:
         """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
         errors = [f for f in self.findings if f.severity is Severity.ERROR]

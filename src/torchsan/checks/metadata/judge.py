@@ -89,7 +89,8 @@ def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
     """The pairs of results with arguments, and of results, that share a storage and hold anything."""
     named = _outputs(overload, result)
     found: list[Alias] = []
-    arguments = [(i.name, f, i.sets) for i, f in zip(before.inputs, before.facts, strict=True)]
+    # As they are now: an operator may resize what it writes.
+    arguments = [(i.name, facts(i.tensor), i.sets) for i in before.inputs]
     for n, (one, mine, sets) in enumerate(named):
         others = [*arguments, *named[:n]]
         # Arguments may share memory among themselves: a result that may be one of them then shares it with the others.
