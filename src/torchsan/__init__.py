@@ -33,6 +33,7 @@ _LAZY = {
     "Store": "torchsan.store",
     "check_call": "torchsan.calls",
     "compare": "torchsan.tensors",
+    "crossref": "torchsan.checks.metadata.crossref",
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",
     "loading_from": "torchsan.ops",

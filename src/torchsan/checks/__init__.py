@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchsan.checks.stages import StagesCheck
+from torchsan.checks.metadata import MetadataCheck
 from torchsan.checks.values import ValuesCheck
 from torchsan.records import Check
 
@@ -26,6 +27,8 @@ def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
             case Check.STAGES:
                 values = Check.VALUES in options.check
                 found.append(StagesCheck(writer, options.calls, kernels_elsewhere=values))
+            case Check.METADATA:
+                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast))
             case _:
                 writer.skipped(f"the {check} check", "not available in this version")
     return tuple(found)

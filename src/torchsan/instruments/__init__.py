@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.operators import OperatorObserver, observe_operators
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
@@ -24,8 +25,8 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
+    observers = tuple(observers)
     with ExitStack() as stack:
-        observers = tuple(observers)
         if options.watch is not Watch.OFF:
             watcher = Watcher(writer, options)
             # First, so that a launch is named before a check has a chance to fail on it.
@@ -34,4 +35,6 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
         stack.enter_context(observe_programs(writer, observers))
         for observer in observers:
             stack.enter_context(observer.attached())
+            if isinstance(observer, OperatorObserver):
+                stack.enter_context(observe_operators(observer))
         yield

@@ -117,6 +117,14 @@ class Writer:
             self.on_finding(finding)
         return finding
 
+    def amend(self, finding: Finding) -> None:
+        """Record again a finding that has its id, with more known about it."""
+        if self._inert():
+            return
+        with self._lock:
+            self._state.amend(finding)
+            self._write("amended", finding)
+
     def skipped(self, what: str, reason: str) -> None:
         """Record that something was not checked, and why; the same again is not recorded again."""
         skipped = Skipped(what=what, reason=reason)
