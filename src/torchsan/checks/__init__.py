@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchsan.checks.stages import StagesCheck
 from torchsan.checks.metadata import MetadataCheck
+from torchsan.checks.stages import StagesCheck
 from torchsan.checks.values import ValuesCheck
 from torchsan.records import Check
 
