@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ["summarize", "startup", "crossref"]
+BENCHMARKS = ["summarize", "startup", "store", "crossref", "memory", "stages"]
 
 
 def main(names: list[str]) -> int:
