@@ -46,23 +46,24 @@ class Part:
         self.backward = Trail()
         self.forward_outputs = 0
         """How many of the joint graph's outputs are those of the forward."""
-        self._override: tuple[int, Override] | None = None
+        self._overrides: dict[int, Override] = {}
 
     @contextmanager
     def overridden(self, by: Override) -> Iterator[None]:
         """On this thread, run `by` in the place of the compiled graphs."""
-        self._override = (threading.get_ident(), by)
+        thread = threading.get_ident()
+        self._overrides[thread] = by
         try:
             yield
         finally:
-            self._override = None
+            del self._overrides[thread]
 
     def run(self, direction: Direction, compiled: Callable[..., Any], boxed: bool, args: list[Any]) -> Any:
-        override = self._override
-        if override is not None and override[0] == threading.get_ident():
+        override = self._overrides.get(threading.get_ident()) if self._overrides else None
+        if override is not None:
             given = list(args)
             args.clear()
-            return override[1](direction, given)
+            return override(direction, given)
         return compiled(args) if boxed else compiled(*args)
 
 

@@ -6,6 +6,7 @@ runs its backward pays nothing, and nothing of the program's own is touched.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 from torchsan.checks.stages.execute import Circumstances, Results, differentiable, execute
 from torchsan.checks.stages.inputs import Inputs
 from torchsan.checks.stages.localise import Search
+from torchsan.errors import FindingsError
 from torchsan.torch_internals.ladders import Ladder, backward_is_traced
 
 __all__ = ["Backward"]
+
+log = logging.getLogger(__name__)
 
 Judge = Callable[[Results, Search], None]
 
@@ -45,6 +49,7 @@ class Backward:
         outputs: Any,
         args: tuple[Any, ...],
         judge: Judge,
+        skipped: Callable[[str], None],
     ) -> None:
         """Let `judge` see the gradients when the program has computed them. Keeps no tensor of the program's alive."""
         flowing = differentiable(outputs, list(args), inputs, names)
@@ -57,13 +62,9 @@ class Backward:
         self._before = []
         waiting = [True]
 
-        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
-        def computed(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            if not waiting:
-                return
-            waiting.clear()
-            handle.remove()
+        def check(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
             if inputs.stale():
+                skipped("a parameter was changed between the forward and the backward")
                 return
             cotangents = {n: grad_outputs[nr].detach() for n, nr in direct.items() if grad_outputs[nr] is not None}
             tensors = {f"gradient of {names[i]}": grad_inputs[k] for k, i in edges.items()}
@@ -75,7 +76,21 @@ class Backward:
                 compiled = ladder.compiled
                 assert compiled is not None
                 actual = execute(lambda a: compiled(*a), inputs, names, circumstances, None, cotangents=cotangents)
-            judge(actual, Search(ladder, inputs, names, circumstances, cotangents, lambda _: None))
+            judge(actual, Search(ladder, inputs, names, circumstances, cotangents, skipped))
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
+        def computed(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+            if not waiting:
+                return
+            waiting.clear()
+            handle.remove()
+            try:
+                check(grad_inputs, grad_outputs)
+            except FindingsError:
+                raise
+            except Exception as e:  # a check that fails ends the check, never the user's backward
+                log.debug("could not check the gradients", exc_info=True)
+                skipped(f"the gradients could not be checked: {type(e).__name__}: {e}".splitlines()[0][:200])
 
         handle = node.register_hook(computed)
 

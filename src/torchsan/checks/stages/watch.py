@@ -82,7 +82,10 @@ class LadderWatch:
                 with torch.no_grad():
                     self._judge(actual, reference, search, Direction.FORWARD)
                 if backward is not None and not self._wrong:
-                    backward.follow(self._ladder, inputs, self._names, circumstances, outputs, args, self._gradients)
+                    judge = self._gradients
+                    backward.follow(
+                        self._ladder, inputs, self._names, circumstances, outputs, args, judge, self.skipped
+                    )
         except FindingsError:
             raise
         except Exception as e:  # a check that fails ends the check, never the user's job
@@ -118,15 +121,8 @@ class LadderWatch:
             return None
 
     def _gradients(self, actual: Results, search: Search) -> None:
-        if self._wrong:
-            return
-        try:
+        if not self._wrong:
             self._judge(actual, search.reference(own_random=True), search, Direction.BACKWARD)
-        except FindingsError:
-            raise
-        except Exception as e:  # a check that fails ends the check, never the user's job
-            log.debug("stages check failed", exc_info=True)
-            self.skipped(f"the gradients could not be checked: {_short(e)}")
 
     def _judge(self, actual: Results, reference: Results, search: Search, direction: Direction) -> None:
         random = search.draws > 0
