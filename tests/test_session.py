@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +14,6 @@ import pytest
 import torchsan
 import torchsan.instruments
 from tests.samples import finding, graph
-from torchsan.instruments.observer import Observer
-from torchsan.options import Options
 from torchsan.recording import Reader, Writer
 from torchsan.records import Severity
 
@@ -28,7 +26,7 @@ def instruments(monkeypatch: pytest.MonkeyPatch) -> None:
     attached.clear()
 
     @contextmanager
-    def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
+    def attach(writer: Writer, *rest: object) -> Iterator[None]:
         attached.append(writer)
         try:
             yield
@@ -120,7 +118,7 @@ def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeyp
     with pytest.raises(torchsan.UsageError, match="--out"):
         torchsan.session(out=tmp_path / "file").open()
 
-    def broken(writer: Writer, options: Options, observers: Iterable[Observer]) -> None:
+    def broken(writer: Writer, *rest: object) -> None:
         raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
 
     with monkeypatch.context() as patch:
@@ -151,5 +149,7 @@ assert not heavy, heavy
 
 def test_every_public_name_is_listed() -> None:
     assert set(torchsan.__all__) <= set(dir(torchsan))
+    for name in torchsan.__all__:
+        assert getattr(torchsan, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = torchsan.nonsense

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from torchsan._version import __version__
 from torchsan.errors import (
@@ -21,6 +22,11 @@ from torchsan.errors import (
 
 # Not lazy: importing the module `torchsan.session` later would put the module in the place of the function.
 from torchsan.session import session
+
+if TYPE_CHECKING:
+    from torchsan.ops import loading_from, probe, realize
+    from torchsan.store import Store
+    from torchsan.tensors import compare, describe, digest, summarize
 
 _LAZY = {
     "Store": "torchsan.store",
@@ -38,12 +44,20 @@ __all__ = [
     "InternalError",
     "RecordingError",
     "SessionError",
+    "Store",
     "StoreError",
     "TorchsanError",
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
+    "compare",
+    "describe",
+    "digest",
+    "loading_from",
+    "probe",
+    "realize",
     "session",
+    "summarize",
 ]
 
 

@@ -134,7 +134,6 @@ def session(
     calls: int | str | None = None,
     max_bytes: int | str | None = None,
     no_guards: bool = False,
-    fail_fast: bool = False,
 ) -> Session:
     """Return a context manager that watches all compiled code of this process while it is open.
 
@@ -151,6 +150,5 @@ def session(
         "calls": calls,
         "max_bytes": max_bytes,
         "no_guards": no_guards,
-        "fail_fast": fail_fast,
     }
     return Session(Options(**parse_options("session()", {k: v for k, v in given.items() if v is not None})))

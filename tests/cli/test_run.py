@@ -89,6 +89,7 @@ def test_bad_input_has_status_2_and_a_reason(cli: Run, words: list[str], message
     assert done.stderr.startswith("torchsan: error: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+    assert os.listdir() == ["ok.py"]
 
 
 def test_bad_options_elsewhere_name_their_place(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +123,63 @@ def test_a_missing_compiler_is_said(cli: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "needs a C++ compiler" in cli("run", script("")).stderr
 
 
+COMPILING_THEN = """
+import os, sys, torch
+def f(x):
+    return torch.relu(x + 1) * 2
+print(torch.compile(f)(torch.zeros(8)).sum().item(), flush=True)
+if sys.argv[1] == "crash":
+    os.kill(os.getpid(), 11)
+raise SystemExit("failed after all")
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("crash", 139), ("exit", 1)])
+def test_what_was_compiled_before_the_end_is_reported(cli: Run, how: str, status: int) -> None:
+    done = cli("run", "--json", "r.json", script(COMPILING_THEN), how)
+    assert done.stdout == "16.0\n"
+    assert done.returncode == status, done.stderr
+    assert "script.py:4" in done.stderr
+    assert "return torch.relu(x + 1) * 2" in done.stderr
+    report = json.loads(Path("r.json").read_text())
+    jsonschema.validate(report, report_schema())
+    assert report["coverage"]["kernels"] >= 1
+    assert report["findings"] == []
+    assert report["status"] == "incomplete"
+
+
 def test_leaving_by_os_exit_is_not_clean(cli: Run) -> None:
     done = cli("run", script("import os; os._exit(0)"))
     assert done.returncode == 4
     assert "os._exit" in done.stderr
+
+
+def test_a_closed_stderr_does_not_cost_the_report_for_programs() -> None:
+    name = script("raise SystemExit(7)")
+    words = " ".join(command("run", "--json", "r.json", name))
+    done = subprocess.run(["sh", "-c", f"({words}; echo $? > status) 2>&1 >&- | true; sleep 1"])
+    assert done.returncode == 0
+    while not Path("status").read_text():
+        time.sleep(0.1)
+    assert Path("status").read_text() == "7\n"
+    assert json.loads(Path("r.json").read_text())["program"]["exit"] == 7
+
+
+def test_a_child_that_fails_before_the_program_is_torchsans_failure(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}{os.pathsep}{os.environ['PYTHONPATH']}")
+    script("import os, sys\nif any('_child' in w for w in sys.orig_argv): os._exit(5)", "sitecustomize.py")
+    done = cli("run", script("print('ran')"))
+    assert done.returncode == 3
+    assert "not started" in done.stderr
+
+
+def test_an_error_that_quotes_a_recording_cannot_control_the_terminal(cli: Run) -> None:
+    Path("run").mkdir()
+    Path("run", "manifest.json").write_text(json.dumps({"schema": 99, "torchsan": "\x1b[2J"}))
+    done = cli("report", "run")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "upgrade torchsan" in done.stderr
 
 
 def test_the_program_may_remove_the_recording(cli: Run) -> None:
@@ -152,8 +206,8 @@ def test_a_forked_child_that_exits_reports_nothing(cli: Run) -> None:
 
 WAITING = """
 import os, sys, time
-print("ready", os.getpid(), flush=True)
 try:
+    print("ready", os.getpid(), flush=True)
     time.sleep(30)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -233,7 +287,7 @@ def in_terminal(words: list[str], keys: bytes = b"", when: bytes = b"ready") -> 
         if keys and when in screen:
             os.write(terminal, keys[:1])
             keys = keys[1:]
-            when = b"interrupted"
+            when = b"interrupted\r\n"
     os.close(terminal)
     return screen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -241,7 +295,7 @@ def in_terminal(words: list[str], keys: bytes = b"", when: bytes = b"ready") -> 
 def test_ctrl_c_in_a_terminal_arrives_once_and_twice_does_not_lose_the_report() -> None:
     name = script(WAITING.format(then="time.sleep(30)"))
     screen, status = in_terminal(command("run", name), keys=b"\x03\x03")
-    assert screen.count("interrupted") == 1
+    assert screen.count("interrupted\r\n") == 1
     assert "died of SIGINT" in screen
     assert "recording:" in screen
     assert status == 130
@@ -257,6 +311,38 @@ writer.graph(graph())
 time.sleep(1.5)
 print("program's own line")
 """
+
+
+FINDING = """
+import atexit
+from torchsan import session
+from torchsan.records import Severity
+from tests.samples import finding, graph
+atexit.register(print, "at exit")
+writer = session.__globals__["_active"]._writer
+writer.graph(graph())
+print("before")
+writer.finding(finding(Severity.WARNING))
+print("between")
+writer.finding(finding())
+print("after")
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--fail-fast",)])
+def test_findings_set_the_status_and_can_end_the_program(
+    cli: Run, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parents[2]}")
+    done = cli("run", *flags, "--json", "r.json", script(FINDING))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == "before\nbetween\n" + ("" if flags else "after\nat exit\n")
+    assert "F2: error: wrong-values" in done.stderr
+    assert ("--fail-fast" in done.stderr) == bool(flags)
+    report = json.loads(Path("r.json").read_text())
+    assert report["status"] == "findings"
+    assert [f["id"] for f in report["findings"]] == ["F1", "F2"]
+    assert cli("report", str(the_run().path)).returncode == 1
 
 
 def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,17 +70,16 @@ for line in sys.stdin:
     exec(compile(file.read_text(), str(file), "exec"), globals())
     print("\\x04", flush=True)
 """
-    python = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=tmp_path,
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert python.stdin is not None
-    assert python.stdout is not None
-    try:
+    ) as python:
+        assert python.stdin is not None
+        assert python.stdout is not None
         for number, block in enumerate(blocks(page.read_text(encoding="utf-8"))):
             where = f"{page.name}:{block.line}"
             if block.language == "python":
@@ -91,9 +90,6 @@ for line in sys.stdin:
                 assert any(line == "\x04\n" for line in iter(python.stdout.readline, "")), f"{where} failed"
             else:
                 run_commands(block, where, tmp_path, environ)
-    finally:
-        python.stdin.close()
-        python.wait()
 
 
 def run_commands(block: Block, where: str, folder: Path, environ: dict[str, str]) -> None:

@@ -84,6 +84,13 @@ def test_a_quantized_tensor_is_told_from_a_dense_one() -> None:
     assert (describe(t).kind, describe(t).dtype) == ("quantized", "qint8")
 
 
+def test_the_layout_of_another_library_is_opaque() -> None:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch has no type for it
+        pytest.skip("torch was built without oneDNN")
+    meta = describe(torch.ones(2, 3).to_mkldnn())
+    assert (meta.kind, meta.shape, meta.stride) == ("opaque", (2, 3), ())
+
+
 class Shouting(torch.Tensor):
     """Fails whenever torch asks it."""
 

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
+import importlib
 import math
 import tracemalloc
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from tests.tensors.tensors_of import FLOAT8, INTEGERS, element_values, same, tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsan.records.codec import decode, encode
 from torchsan.records.tensor import TensorSummary
-from torchsan.tensors import describe, summarize
+from torchsan.tensors import compare, describe, digest, native, summarize
 
 
 def finite(v: Any) -> bool:
@@ -41,7 +43,20 @@ def is_subnormal(v: float, dtype: torch.dtype) -> bool:
     return 0 < abs(v) < torch.finfo(dtype).smallest_normal
 
 
-@settings(deadline=None, max_examples=400)
+@pytest.fixture(params=["compiled", "numpy"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with what reads large tensors, compiled and not, and call no tensor small."""
+    module = importlib.import_module("torchsan.tensors.summarize")
+    monkeypatch.setattr(module, "_LARGE", 1)
+    monkeypatch.setattr(module, "_SHOWN", -1)
+    if request.param == "numpy":
+        monkeypatch.setattr(module, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("no C++ compiler here")
+    return str(request.param)
+
+
+@settings(deadline=None, max_examples=300)
 @given(tensors())
 def test_every_statistic_is_that_of_the_elements(t: torch.Tensor) -> None:
     values = element_values(t)
@@ -143,6 +158,7 @@ def test_moments_of_subnormals_do_not_underflow() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1e6, 1), (3, 100), (-50, 1e-3), (0, 1e-30), (0, 1e30)])
+@pytest.mark.usefixtures("engine")
 def test_moments_of_many_elements_agree_with_float64(dtype: torch.dtype, offset: float, scale: float) -> None:
     generator = torch.Generator().manual_seed(1)
     t = (offset + scale * torch.randn(700_001, generator=generator, dtype=torch.float64)).to(dtype)
@@ -156,6 +172,7 @@ def test_moments_of_many_elements_agree_with_float64(dtype: torch.dtype, offset:
     assert (summary.minimum, summary.maximum) == (t.min().item(), t.max().item())
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_few_odd_elements_among_millions_are_found() -> None:
     generator = torch.Generator().manual_seed(1)
     t = torch.randn(5_000_000, generator=generator)
@@ -166,6 +183,74 @@ def test_a_few_odd_elements_among_millions_are_found() -> None:
     assert odd == (1, 1, 1, 2, 1)
     assert summary.minimum == t[t.isfinite()].min().item()
     assert summary.std == pytest.approx(t[t.isfinite()].double().std(correction=0).item(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("dims", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_order_of_dimensions_in_memory_does_not_matter(dims: tuple[int, ...]) -> None:
+    t = torch.randn(70, 80, 90, generator=torch.Generator().manual_seed(1)).permute(dims)
+    t[1, 2, 3], t[4, 5, 6] = 99.0, 1e-40
+    for view in (t, t[:, 1:], t[::2]):
+        summary = summarize(view)
+        assert summary.std == pytest.approx(view.double().std(correction=0).item(), rel=1e-9)
+        assert (summary.maximum, summary.minimum) == (view.max().item(), view.min().item())
+        assert summary.subnormals == (view.abs() < 1e-38).sum().item() - summary.zeros
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_outlier_in_front_does_not_drown_the_rest() -> None:
+    t = torch.randn(300_000, generator=torch.Generator().manual_seed(1))
+    t[0] = 1e12
+    exact = t.double()
+    assert summarize(t).std == pytest.approx(exact.std(correction=0).item(), rel=1e-6)
+    t[0] = 1e4
+    exact = t.double()
+    assert summarize(t).std == pytest.approx(exact.std(correction=0).item(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tensors([torch.float32]))
+def test_what_reads_large_tensors_counts_as_what_reads_small_ones(t: torch.Tensor) -> None:
+    values = element_values(t)
+    kept = [v for v in values if finite(v)]
+    summary = summarize(t)
+    assert summary.zeros == values.count(0.0)
+    assert summary.nan == sum(map(math.isnan, values))
+    assert (summary.posinf, summary.neginf) == (values.count(math.inf), values.count(-math.inf))
+    assert summary.subnormals == sum(is_subnormal(v, t.dtype) for v in kept)
+    assert (summary.minimum, summary.maximum) == (min(kept, default=None), max(kept, default=None))
+    if kept:
+        check_moments(summary, kept)
+
+
+def test_without_a_compiler_there_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.library.__wrapped__() is None
+
+
+def test_the_library_is_built_once_and_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if native.library.__wrapped__() is None:
+        pytest.skip("no C++ compiler here")
+    (built,) = (tmp_path / "torchsan").iterdir()
+    before = built.stat().st_mtime_ns
+    assert native.library.__wrapped__() is not None
+    assert built.stat().st_mtime_ns == before
+
+
+def test_code_that_others_can_write_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "torchsan").mkdir()
+    (tmp_path / "torchsan").chmod(0o777)
+    assert native.library.__wrapped__() is None
+
+
+def test_memory_off_its_alignment_is_read() -> None:
+    raw = torch.zeros(4 * 3_000_000 + 1, dtype=torch.uint8)
+    t = torch.frombuffer(raw.numpy(), dtype=torch.float32, offset=1, count=3_000_000)
+    assert summarize(t).zeros == 3_000_000
 
 
 def test_a_huge_expanded_tensor_takes_little_memory() -> None:
@@ -231,7 +316,30 @@ def test_tensors_inside_vmap_and_fake_mode_are_survived() -> None:
         return x
 
     torch.vmap(look)(torch.ones(2, 3))
-    assert reasons == ["a Tensor keeps its elements elsewhere"]
+    assert reasons == ["Tensor keeps its elements elsewhere"]
     real = torch.ones(3)
     with FakeTensorMode():
         assert summarize(real).mean == 1.0
+
+
+def test_inside_a_compiled_function_it_runs_uncompiled() -> None:
+    seen: list[Any] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        seen.append((summarize(y).mean, compare(y, x).max_abs, digest(y), describe(y).shape))
+        return y * 2
+
+    x = torch.zeros(3)
+    assert torch.equal(torch.compile(program, backend="eager")(x), torch.full((3,), 2.0))
+    assert seen == [(1.0, 1.0, digest(torch.ones(3)), (3,))]
+
+
+def test_a_subclass_that_holds_its_elements_elsewhere_is_not_asked() -> None:
+    class Elsewhere(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+            raise AssertionError("dispatched")
+
+    t = torch.Tensor._make_wrapper_subclass(Elsewhere, (3,), dtype=torch.float32)
+    assert summarize(t).reason == "Elsewhere keeps its elements elsewhere"

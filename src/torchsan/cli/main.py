@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from contextlib import suppress
 from torchsan._version import __version__
 from torchsan.cli import doctor, report, run, store, values
 from torchsan.errors import TorchsanError, UsageError
+from torchsan.report.findings import clean
 
 _EPILOG = """\
 examples:
@@ -60,6 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Closed by whoever started us; what we say there is for nobody.
+            setattr(sys, name, io.StringIO())
     try:
         args = make_parser().parse_args(argv)
         status: int = args.run(args)
@@ -88,5 +93,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(message: str, status: int) -> int:
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"torchsan: error: {message}\n".encode("utf-8", "backslashreplace").decode())
+        sys.stderr.write(f"torchsan: error: {clean(message, 4000)}\n")  # It may quote a recording.
     return status

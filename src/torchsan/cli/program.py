@@ -9,7 +9,9 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -18,6 +20,7 @@ from typing import Any, NoReturn
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.recording import Writer
 from torchsan.recording.folder import read_manifest
+from torchsan.records import Finding, Severity
 from torchsan.session import Session
 
 _OWN_FILES = {__file__, str(Path(__file__).with_name("_child.py"))}
@@ -44,7 +47,10 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     closes the session, so it runs last.
     """
     writer = Writer(Path(folder))
-    session = Session(read_manifest(writer.path).options, writer=writer)
+    options = read_manifest(writer.path).options
+    if options.fail_fast:
+        writer.on_finding = partial(_stop_at_error, writer)
+    session = Session(options, writer=writer)
     try:
         session.open()
     except TorchsanError as e:
@@ -52,6 +58,7 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
         _fail(writer, f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
     atexit.register(session.close)
+    writer.event("started", {})
     try:
         program = _find(list(command))
         main = ModuleType("__main__")
@@ -64,6 +71,17 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     except BaseException:
         sys.excepthook = _without_our_frames(sys.excepthook)
         raise
+
+
+def _stop_at_error(writer: Writer, finding: Finding) -> None:
+    """End the process, from whichever thread found the error; an exception could be caught on its way."""
+    if finding.severity is not Severity.ERROR:
+        return
+    writer.event("stopped", {"finding": finding.id})
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(1)
 
 
 def _fail(writer: Writer, message: str, status: int, slug: str) -> NoReturn:

@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from torchsan.cli.progress import Progress
 from torchsan.cli.supervise import supervised
 from torchsan.errors import InternalError, RecordingError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
-from torchsan.recording import Reader, create_folder, finalize
+from torchsan.recording import Program, Reader, create_folder, finalize
 from torchsan.records import Check
 
 _DESCRIPTION = """\
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if progress is not None:
             progress.close()
         finalize(folder, program)
-        return _report(folder, options)
+        return _report(folder, options, program)
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -106,7 +107,7 @@ def _child_command(folder: Path, command: list[str]) -> list[str]:
     return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), str(folder), *command]
 
 
-def _report(folder: Path, options: Options) -> int:
+def _report(folder: Path, options: Options, program: Program) -> int:
     from torchsan.report.json_report import write_json
     from torchsan.report.terminal import print_report
     from torchsan.report.verdict import verdict
@@ -115,13 +116,31 @@ def _report(folder: Path, options: Options) -> int:
         recording = Reader(folder)
     except RecordingError as e:
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
+    recording.program = program  # On a full disk this is not in the recording, but we know it.
     if recording.failure is not None:
+        if recording.failure.status == 2:
+            _remove(folder, options)
         error = UsageError if recording.failure.status == 2 else InternalError
         raise error(recording.failure.message, slug=recording.failure.slug)
+    if program.exit and not recording.events("started"):
+        raise InternalError(
+            f"the program was not started: its process ended in torchsan, with status {program.exit}; "
+            "what it said stands above",
+            slug="internal-error",
+        )
+    with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
+        print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     if options.json is not None:
         write_json(recording, options.json)
-    print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     return verdict(recording).exit
+
+
+def _remove(folder: Path, options: Options) -> None:
+    """Nothing ran, so there is nothing to keep."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if options.out is None:
+        with suppress(OSError):  # Other recordings are there.
+            folder.parent.rmdir()
 
 
 def _hint(recording: Reader) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.instruments.frames import Entry
 from torchsan.instruments.observer import CompiledProgram, Observer
 from torchsan.instruments.program import Launch, Program, parse
+from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias
 from torchsan.instruments.program.rewrite import probed_functions
 from torchsan.instruments.program.schemas import mutated_arguments
@@ -154,17 +155,19 @@ class _Instrument:
 
 
 def _buffers(model: Program) -> Iterator[str]:
-    """The variables that launches write, each once; for a result that is unpacked, what it is unpacked to."""
+    """The variables that launches write and something reads, each once; for an unpacked result, its parts."""
     seen: set[str] = set()
     for function in model.functions.values():
         unpacked: dict[str, list[str]] = {}
         for step in function.walk():
             if isinstance(step, Alias) and not step.reused:
                 unpacked.setdefault(step.source, []).append(step.name)
+        liveness = Liveness(function)
         for launch in function.launches():
             for name in launch.writes:
+                dead = name not in function.inputs and not liveness.read_after(name, launch.line)
                 for part in unpacked.get(name, [name]) if name == launch.result else [name]:
-                    if part not in seen:
+                    if part not in seen and not dead:
                         seen.add(part)
                         yield part
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.instruments.program.model import Alias, Function
-from torchsan.records import SourceLine
+from torchsan.instruments.program.model import Alias, Function, Launch
+from torchsan.records import KernelKind, SourceLine
 
 if TYPE_CHECKING:
     import torch.fx
@@ -37,9 +37,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     position = 0
     removed: list[Buffer] = []
     for buffer in buffers:
-        names = _names_of(buffer.storage, function)
-        found = next((i for i in range(position, len(launches)) if names & set(launches[i].writes)), None)
-        if found is not None:
+        names, unpacked = _names_of(buffer.storage, function)
+        # Results may be unpacked long after the launch that gave them.
+        start = 0 if unpacked else position
+        found = _first_writer(names, launches, start, extern=buffer.extern)
+        if found is not None and unpacked:
+            result[launches[found].nth].append(buffer)
+        elif found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
             removed = []
@@ -77,17 +81,27 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
     return settled
 
 
-def _names_of(storage: str, function: Function) -> set[str]:
-    """The names under which a launch may write a storage: its own, those it is handed on to, what it is an item of."""
+def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
+    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
+    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
+    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
+    return next(iter(fitting or writers), None)
+
+
+def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
+    """The names under which a launch may write a storage: its own, those it is handed on to, what it is unpacked from.
+
+    And whether it is unpacked from something.
+    """
     aliases = [s for s in function.walk() if isinstance(s, Alias)]
     items = {alias.source for alias in aliases if not alias.reused and alias.name == storage}
     if items:
-        return {storage, *items}
+        return {storage, *items}, True
     names = {storage}
     for alias in aliases:
         if alias.source in names:
             names.add(alias.name)
-    return names
+    return names, False
 
 
 def operator_name(node: torch.fx.Node) -> str | None:

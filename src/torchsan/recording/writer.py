@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class Writer:
         """Write to the recording that `create_folder` made in `folder`. Raise UsageError if that cannot be."""
         self.path = folder
         self.degraded: str | None = None
+        self.on_finding: Callable[[Finding], None] | None = None
+        """Called with each finding once it is recorded, in the thread that found it."""
         self._pid = os.getpid()
         # Re-entrant, because a finalizer may report something while this thread is inside the writer.
         self._lock = threading.RLock()
@@ -105,7 +107,9 @@ class Writer:
             finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}")
             self._state.findings.append(finding)
             self._write("finding", finding)
-            return finding
+        if self.on_finding is not None:
+            self.on_finding(finding)
+        return finding
 
     def skipped(self, what: str, reason: str) -> None:
         """Record that something was not checked, and why; the same again is not recorded again."""

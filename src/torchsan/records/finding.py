@@ -68,7 +68,7 @@ class Finding:
     """One thing that is wrong. Data: what follows from it is the caller's policy.
 
     `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
-    `evidence` holds JSON values only.
+    `evidence` holds JSON values only; `evidence["text"]`, if there, is what of it people should read, line by line.
     """
 
     kind: Kind

@@ -11,8 +11,9 @@ Scalar = bool | int | float | complex
 class TensorMeta:
     """The metadata of one tensor. `shape`, `stride` and `offset` count elements, not bytes.
 
-    `stride` is empty and `offset` 0 for layouts that have none (sparse). A symbolic size is None.
-    `kind` tells ordinary tensors from those without data: `dense`, `meta`, `fake`, `sparse`, `quantized`, `nested`.
+    `stride` is empty and `offset` 0 for layouts that have none (sparse, nested, opaque). A symbolic size is None.
+    `kind` tells ordinary tensors from others: `dense`, `meta`, `fake`, `sparse`, `quantized`, `nested`, `opaque` (the
+    layout of another library, such as oneDNN).
     """
 
     dtype: str
@@ -39,8 +40,8 @@ class TensorSummary:
     NaN part counts as NaN, else one with an infinite part as `posinf`; a finite one with a subnormal part as subnormal.
 
     `values` holds all elements, in row-major order, when there are at most 64. `reason` says why there is metadata
-    only: no elements (meta, fake), or elements that are not read (sparse, quantized, nested, packed and sub-byte
-    dtypes); `count` is 0 then if the shape is not fully known.
+    only: no elements (meta, fake), or elements that are not read (sparse, quantized, nested, opaque, packed and
+    sub-byte dtypes); `count` is 0 then if the shape is not fully known.
     """
 
     meta: TensorMeta

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torchsan.records import Finding, Severity, SourceLine
 
@@ -47,8 +48,7 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
     for text in finding.message.splitlines():
         yield Line(f"    {clean(text)}")
     yield from source_lines(finding.source)
-    for name, value in finding.evidence.items():
-        yield from _field(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    yield from _evidence(finding.evidence)
     place = {
         "kernel": finding.kernel,
         "buffer": finding.buffer,
@@ -62,6 +62,17 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
         yield from _field("nodes", ", ".join(finding.nodes), "dim")
     if finding.ops:
         yield from _field("ops", ", ".join(finding.ops), "dim")
+
+
+def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
+    """The evidence as its check puts it (`text`), or else field by field."""
+    text = evidence.get("text")
+    if isinstance(text, list):
+        for line in text:
+            yield Line(f"    {clean(line)}")
+        return
+    for name, value in evidence.items():
+        yield from _field(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:

@@ -64,14 +64,18 @@ def _program(recording: Reader, everything: bool) -> Iterator[Line]:
         "bold",
     )
     shown = coverage.kernels if everything else KERNELS_ON_A_SCREEN
-    width = min(48, max((len(k.name) for g in graphs for k in g.kernels), default=0))
+    cwd = recording.manifest.cwd
+    kernels = [k for g in graphs for k in g.kernels]
+    names = min(48, max((len(k.name) for k in kernels[:shown]), default=0))
+    places = min(40, max((len(_location(k, cwd)) for k in kernels[:shown]), default=0))
     left = shown
     for graph in graphs:
         if left <= 0 and graph.kernels:
             break
         yield _graph(graph)
         for kernel in graph.kernels[:left]:
-            yield _kernel(kernel, width, recording.manifest.cwd)
+            place = f"{_location(kernel, cwd):<{places}}  {_code(kernel)}".rstrip()
+            yield Line(f"    {kernel.nth:>3}  {clean(kernel.name):<{names}}  {place}")
         left -= len(graph.kernels)
     if coverage.kernels > shown:
         more = coverage.kernels - shown
@@ -83,19 +87,19 @@ def _graph(graph: GraphRecord) -> Line:
     return Line(f"  graph {clean(graph.label)}: {_count(len(graph.kernels), 'kernel')}{seconds}", "bold cyan")
 
 
-def _kernel(kernel: KernelRecord, width: int, cwd: str) -> Line:
-    head = f"    {kernel.nth:>3}  {clean(kernel.name):<{width}}"
-    if not kernel.source:
-        ops = ", ".join(kernel.ops) or kernel.kind
-        return Line(f"{head}  ({clean(ops, 60)})")
-    first, more = kernel.source[0], len(kernel.source) - 1
-    others = f"  (+{_count(more, 'line')})" if more else ""
-    return Line(f"{head}  {_relative(first.file, cwd)}:{first.line}  {clean(first.code.strip(), 60)}{others}")
-
-
-def _relative(file: str, cwd: str) -> str:
+def _location(kernel: KernelRecord, cwd: str) -> str:
     """Paths below the folder that the program ran in are shown from there, as the user types them."""
-    return clean(file.removeprefix(f"{cwd.rstrip(os.sep)}{os.sep}"))
+    if not kernel.source:
+        return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
+    first = kernel.source[0]
+    return f"{clean(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}'))}:{first.line}"
+
+
+def _code(kernel: KernelRecord) -> str:
+    if not kernel.source:
+        return ""
+    more = len(kernel.source) - 1
+    return clean(kernel.source[0].code.strip(), 60) + (f"  (+{_count(more, 'line')})" if more else "")
 
 
 def _skipped(recording: Reader, everything: bool) -> Iterator[Line]:

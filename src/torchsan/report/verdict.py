@@ -49,6 +49,8 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
     coverage = recording.coverage()
     if recording.failure is not None:
         return (recording.failure.message,)
+    if recording.events("stopped"):
+        return ("torchsan ended the program at the first error, as --fail-fast asks",)
     if program.signal is not None:
         reasons.append(f"the program died of {signal_name(program.signal)}")
     elif program.exit:

@@ -20,7 +20,7 @@ U = TypeVar("U")
 def describe(t: torch.Tensor) -> TensorMeta:
     """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor."""
     kind = kind_of(t)
-    strided = kind not in ("sparse", "nested")
+    strided = kind not in ("sparse", "opaque", "nested")
     return TensorMeta(
         dtype=str(t.dtype).removeprefix("torch."),
         shape=_shape(t),
@@ -43,7 +43,7 @@ def kind_of(t: torch.Tensor) -> str:
     if t.is_nested:
         return "nested"
     if t.layout is not torch.strided:
-        return "sparse"
+        return "sparse" if "sparse" in str(t.layout) else "opaque"
     if t.is_quantized:
         return "quantized"
     return "meta" if t.device.type == "meta" else "dense"

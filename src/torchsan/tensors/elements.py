@@ -16,7 +16,7 @@ import torch
 
 from torchsan.tensors.describe import kind_of
 
-__all__ = ["PIECE", "Array", "Bytes", "elements", "unreadable"]
+__all__ = ["PIECE", "Array", "Bytes", "elements", "memory", "unreadable"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -46,13 +46,13 @@ def unreadable(t: torch.Tensor) -> str | None:
     try:
         address, held = t.data_ptr(), t.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
-        return f"a {type(t).__name__} keeps its elements elsewhere"
+        return f"{type(t).__name__} keeps its elements elsewhere"
     if t.numel() == 0:
         return None
     extent = t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     if extent * t.element_size() > held:
         return "its storage has been resized below what the tensor needs"
-    return None if address else f"a {type(t).__name__} keeps its elements elsewhere"
+    return None if address else f"{type(t).__name__} keeps its elements elsewhere"
 
 
 def elements(*tensors: torch.Tensor) -> Iterator[tuple[Bytes, ...]]:
@@ -66,6 +66,16 @@ def elements(*tensors: torch.Tensor) -> Iterator[tuple[Bytes, ...]]:
         views = [v.reshape(-1) for v in views]
     for pieces in _walk(views):
         yield tuple(_resolved(_flat(piece), t) for piece, t in zip(pieces, tensors, strict=True))
+
+
+def memory(t: torch.Tensor) -> Bytes | None:
+    """Return all bytes of `t`, which is readable, in the order of CPU memory; None if they are not side by side."""
+    if t.device.type != "cpu" or t.is_conj() or t.is_neg():
+        return None
+    array = _Memory(t).array()
+    # Transposed and channels-last tensors too: with the widest stride first they are contiguous.
+    array = array.transpose(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
+    return array.reshape(-1).view(np.uint8) if array.flags.c_contiguous else None
 
 
 class _Memory:

@@ -12,10 +12,6 @@ from torchsan.tensors.elements import Array
 
 __all__ = ["Moments", "of_floats", "of_integers"]
 
-# Below this a float64 pass costs nothing that anybody notices.
-_SMALL = 1 << 16
-_RUN = 1 << 15
-
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -42,11 +38,6 @@ class Moments:
         return Moments(count, mean, math.hypot(math.sqrt(here) * self.std, math.sqrt(there) * other.std, apart))
 
 
-def of_floats(x: Array, top: float) -> Moments:
-    """Return the moments of the finite floats `x`, none above `top` in magnitude; there is at least one."""
-    return (None if x.size <= _SMALL else _quick(x, top)) or _careful(x, top)
-
-
 def of_integers(x: Array, low: int) -> Moments:
     """Return the moments of the integers `x`, none below `low`; the mean is exact."""
     # In unsigned arithmetic the difference to the minimum is exact whatever the dtype.
@@ -56,27 +47,14 @@ def of_integers(x: Array, low: int) -> Moments:
     else:
         total = int(above.sum(dtype=np.uint64))
     spread = above.astype(np.float64)
-    return Moments(x.size, low + Fraction(total, x.size), _careful(spread, float(spread.max())).std)
+    return Moments(x.size, low + Fraction(total, x.size), of_floats(spread, float(spread.max())).std)
 
 
-def _quick(x: Array, top: float) -> Moments | None:
-    """Return the moments by sums in the precision of `x`, or None where these would lose too much."""
-    # Squares within a safe part of the exponent range: no sum of them overflows, and what underflows does not matter.
-    low, high = (2.0**-40, 2.0**50) if x.dtype == np.float32 else (2.0**-400, 2.0**480)
-    if not low <= top <= high:
-        return None
-    # Short runs, for the sake of float32: a long sum stops hearing small terms.
-    runs = (x[start : start + _RUN] for start in range(0, x.size, _RUN))
-    count, squares = x.size, sum(float(np.dot(run, run)) for run in runs)
-    mean = float(np.add.reduce(x)) / count
-    variance = squares / count - mean * mean
-    # Cancellation multiplies the rounding error of `squares`, some 4e-7 (float32) or 1e-15, by squares / variance.
-    kept = 0.25 if x.dtype == np.float32 else 1e-6
-    return Moments(count, mean, math.sqrt(variance)) if variance * count >= kept * squares else None
+def of_floats(x: Array, top: float) -> Moments:
+    """Return the moments of the finite floats `x`, none above `top` in magnitude; there is at least one.
 
-
-def _careful(x: Array, top: float) -> Moments:
-    """Return the moments in float64, from the differences to a first mean, scaled where squares leave the range."""
+    By float64, from the differences to a first mean, scaled where squares leave the range.
+    """
     scale = 0 if top == 0 or 2.0**-400 <= top <= 2.0**480 else math.frexp(top)[1]
     wide = x.astype(np.float64)
     if scale:
@@ -84,7 +62,9 @@ def _careful(x: Array, top: float) -> Moments:
     first = float(np.add.reduce(wide)) / wide.size
     wide -= first
     correction = float(np.add.reduce(wide)) / wide.size
-    variance = float(np.dot(wide, wide)) / wide.size - correction * correction
+    # Not `dot`: BLAS would bring threads of its own, and sum less carefully.
+    wide *= wide
+    variance = float(np.add.reduce(wide)) / wide.size - correction * correction
     mean = _ldexp(first + correction, scale)
     return Moments(wide.size, max(-top, min(mean, top)), min(_ldexp(math.sqrt(max(variance, 0.0)), scale), top))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import operator
@@ -11,18 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from torchsan.records.tensor import TensorSummary
+from torchsan.records.tensor import Scalar, TensorSummary
 from torchsan.tensors.describe import describe
-from torchsan.tensors.elements import PIECE, Bytes, elements, unreadable
+from torchsan.tensors.elements import PIECE, Bytes, elements, memory, unreadable
 from torchsan.tensors.formats import Format, format_of
+from torchsan.tensors.native import library, tallies
 from torchsan.tensors.tally import Tally, tally
 from torchsan.tensors.undisturbed import undisturbed
 
 __all__ = ["summarize"]
 
 _SHOWN = 64
-# Starting threads takes about as long as reading this many elements.
-_WORTH_THREADS = 8 * PIECE
+# Below this, starting threads takes longer than reading.
+_LARGE = 8 * PIECE
+# Pieces that are worth a thread.
+_LEAST = 4
 
 
 @undisturbed
@@ -40,10 +44,7 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     if reason is not None or form is None:
         known = None not in meta.shape
         return TensorSummary(meta=meta, count=count if known else 0, reason=reason)
-    total = _total(t, form)
-    values = None
-    if count <= _SHOWN:
-        values = tuple(v for (piece,) in elements(t) for v in form.scalars(form.numbers(piece)))
+    total, values = _few(t, form) if count <= _SHOWN else (_total(t, form), None)
     return TensorSummary(
         meta=meta,
         count=count,
@@ -60,22 +61,46 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     )
 
 
+def _few(t: torch.Tensor, form: Format) -> tuple[Tally, tuple[Scalar, ...]]:
+    """Return the tally of `t`, which fits one piece, and its elements."""
+    for (piece,) in elements(t):
+        numbers = form.numbers(piece)
+        return _add_up(map(tally, [numbers], [form])), form.scalars(numbers)
+    return Tally(), ()
+
+
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
-    threads = min(torch.get_num_threads(), t.numel() // _WORTH_THREADS)
-    # Only pieces that are views may be listed: a list of copies would be a copy of the tensor.
-    if threads < 2 or t.device.type != "cpu" or not t.is_contiguous() or t.is_conj() or t.is_neg():
-        return _add_up((piece for (piece,) in elements(t)), form)
-    pieces = [piece for (piece,) in elements(t)]
-    share = -(-len(pieces) // threads)
-    shares = [pieces[start : start + share] for start in range(0, len(pieces), share)]
+    large = t.numel() >= _LARGE
+    # Before the threads, lest each of them compile it.
+    compiled = library() if large and t.dtype is torch.float32 else None
+    whole = memory(t) if large else None
+    if whole is None:
+        return _add_up(_share(piece, form, compiled) for (piece,) in elements(t))
+    pieces = -(-t.numel() // PIECE)
+    # NumPy's threads would spend their time waiting for Python's lock.
+    threads = 1 if compiled is None else torch.get_num_threads()
+    share = max(_LEAST, -(-pieces // threads)) * PIECE * t.element_size()
+    shares = [whole[start : start + share] for start in range(0, whole.size, share)]
+    if len(shares) == 1:
+        return _share(shares[0], form, compiled)
     with ThreadPoolExecutor(len(shares), thread_name_prefix="torchsan-summarize") as pool:
-        return functools.reduce(operator.add, pool.map(_add_up, shares, [form] * len(shares)))
+        return _add_up(pool.map(functools.partial(_share, form=form, compiled=compiled), shares))
 
 
-def _add_up(pieces: Iterable[Bytes], form: Format) -> Tally:
+def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
+    """Return the tally of bytes that lie side by side."""
+    if compiled is not None and whole.view(np.float32).flags.aligned:
+        with np.errstate(all="ignore"):
+            return _add_up(tallies(whole.view(np.float32), form, compiled))
+    size = PIECE * form.part.itemsize * form.parts
+    return _add_up(tally(form.numbers(whole[i : i + size]), form) for i in range(0, whole.size, size))
+
+
+def _add_up(parts: Iterable[Tally]) -> Tally:
+    # `parts` may be computed as they are taken; overflow in them is expected, and the caller's settings are not ours.
     with np.errstate(all="ignore"):
-        return functools.reduce(operator.add, (tally(form.numbers(piece), form) for piece in pieces), Tally())
+        return functools.reduce(operator.add, parts, Tally())
 
 
 def _mean(total: Tally) -> float | complex | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -15,20 +16,33 @@ __all__ = ["undisturbed"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_DYNAMO = "torch._dynamo"
+
 
 def undisturbed(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` such that neither `__torch_function__` of a subclass nor of an active mode sees what it does.
+    """Return `function` such that neither a `__torch_function__`, of a subclass or an active mode, nor Dynamo sees it.
 
-    Dispatch modes, grad mode and Dynamo need no guard: the functions of this package read a tensor's metadata and
-    memory, and run no operator on CPU tensors.
+    Dispatch modes and grad mode need no guard: the functions of this package read a tensor's metadata and memory, and
+    run no operator on CPU tensors.
     """
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         # With a mode active the answer is yes for any argument, tensor or not.
         if has_torch_function((None,)):
             return _in_a_thread(lambda: function(*args, **kwargs))
         return _without_subclasses(lambda: function(*args, **kwargs))
+
+    uncompiled: Callable[P, R] | None = None
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal uncompiled
+        # To disable Dynamo is to import it, which takes seconds that a program without it need not spend.
+        if _DYNAMO not in sys.modules:
+            return run(*args, **kwargs)
+        if uncompiled is None:
+            uncompiled = torch.compiler.disable(run)  # type: ignore[no-untyped-call]  # torch has no type for it
+        return uncompiled(*args, **kwargs)
 
     return call
 

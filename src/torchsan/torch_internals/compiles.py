@@ -33,6 +33,7 @@ class Buffer:
 
     `storage` is the buffer or graph input that holds it: itself, or what it mutates. `node` is the FX node whose value
     it holds, if there is one; `origins` all the nodes it came from. `removed` buffers live inside a kernel only.
+    `extern` ones are computed by a library or an operator, not by a kernel of Inductor's own.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Buffer:
     node: str | None
     origins: tuple[str, ...]
     removed: bool
+    extern: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,4 +195,5 @@ def _buffers(graph: GraphLowering) -> Iterator[Buffer]:
                     node=origin.name if origin is not None and origin.name in nodes else None,
                     origins=origins,
                     removed=name in removed,
+                    extern=operation.is_extern(),
                 )

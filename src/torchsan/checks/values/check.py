@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,7 @@ class _Kept:
     """
 
     known: Known
+    effects: tuple[torch.fx.Node, ...]
     kernels: tuple[str, ...]
     suspect: bool
 
@@ -59,12 +61,24 @@ class ValuesWatch(CallWatch):
         self._before: dict[str, Any] = {}
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
+        self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
 
     def enter(self, function: str, inputs: Values) -> None:
+        self._note_layouts(inputs, inputs)
         graph = self._program.graphs.get(function)
-        if graph is not None:
-            self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+        if graph is None:
+            return
+        self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+        written = {n for launch in self._program.model.functions[function].launches() for n in launch.writes}
+        placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+        # Not held: an input that its owner lets go may be freed, as without torchsan.
+        self._inputs[function] = {
+            node: weakref.ref(value)
+            for node, (name, value) in zip(placeholders, inputs.items(), strict=False)
+            if isinstance(value, torch.Tensor) and name not in written
+        }
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
@@ -85,10 +99,18 @@ class ValuesWatch(CallWatch):
         known: Known = {}
         for kept in sources:
             known.update(kept.known)
-        for name, nodes in plan.known.items():
-            known.update(dict.fromkeys(nodes, self._before.get(name, values[name])))
+        for name, held in plan.known.items():
+            value = self._in_shape(self._before.get(name, values[name]), name, held.variable)
+            if value is not None:
+                known.update(dict.fromkeys(held.nodes, value))
+        effects = tuple(dict.fromkeys((*(e for kept in sources for e in kept.effects), *plan.effects)))
         with undisturbed():
-            wrong = self._judge(function, launch, plan, known, values)
+            # A kernel may leave out an input that its result does not depend on, and must not leave out another.
+            alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
+            symbols = self._symbols.get(function, {})
+            replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
+            del alive
+            wrong = self._judge(replayer, plan, values)
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
@@ -96,16 +118,33 @@ class ValuesWatch(CallWatch):
                     self._report(finding)
             if plan.keep:
                 copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
-                kept = _Kept(copies, (*through, launch.kernel), suspect or bool(wrong))
+                kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
                 self._kept.update(dict.fromkeys(plan.keep, kept))
         self._before = {}
+        self._note_layouts(launch.writes, values)
+        unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
+        self._note_layouts(unpacked, unpacked)
+
+    def _note_layouts(self, names: Iterable[str], values: Values) -> None:
+        for name in names:
+            value = values[name]
+            if isinstance(value, torch.Tensor):
+                self._layouts[name] = (tuple(value.shape), value.stride())
+
+    def _in_shape(self, value: Any, name: str, variable: str) -> Any:
+        """The value of an operand in the shape that it has as `variable`; None if that is not known."""
+        if name == variable or not isinstance(value, torch.Tensor):
+            return value
+        layout = self._layouts.get(variable)
+        if layout is None:
+            return None
+        return value if layout == (tuple(value.shape), value.stride()) else value.as_strided(*layout)
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, function: str, launch: Launch, plan: LaunchPlan, known: Known, values: Values) -> list[Wrong]:
-        replayer = Replayer(self._program, function, known, self._symbols.get(function, {}))
+    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)

@@ -64,8 +64,8 @@ def _finding(
     kind, severity = _KINDS[wrong.judgement.outcome]
     evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
     evidence["computes"] = [n.name for n in computed]
-    if through:
-        evidence["through"] = list(through)
+    evidence["through"] = list(through)
+    evidence["text"] = list(_text(evidence))
     ops = tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None))
     return Finding(
         kind=kind,
@@ -114,7 +114,7 @@ def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dic
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
-        Outcome.UNDECIDED: "differs from eager, where eager is itself unreliable, in",
+        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
     }[judgement.outcome]
     return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
 
@@ -138,6 +138,19 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
         "allowed": _item(width[index]),
         "pattern": _pattern(bad),
     }
+
+
+def _text(evidence: dict[str, Any]) -> Iterator[str]:
+    shape = ", ".join(map(str, evidence["shape"]))
+    yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
+    values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
+    yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
+    if evidence["through"]:
+        yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _item(t: torch.Tensor) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
+from torchsan.checks.values.replay import is_mutable
 from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
 from torchsan.torch_internals import Buffer, LoweredGraph
 
@@ -25,23 +29,35 @@ class Target:
     buffer: str
     node: torch.fx.Node
     item: int | None = None
-    also: tuple[torch.fx.Node, ...] = ()
+    also: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a variable holds: the value of `nodes`, in the shape that it has as `variable`.
+
+    The two differ when memory was handed on under another name and shape to a kernel that works in place.
+    """
+
+    nodes: tuple[torch.fx.Node, ...]
+    variable: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """`known` are the operands that hold a node's value before the launch.
+    """`known` are the operands that hold the value of nodes before the launch.
 
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
-    the nodes it computes.
+    the nodes it computes, `effects` those among them that overwrite what another node gave, or a part of it.
     """
 
-    known: Mapping[str, tuple[torch.fx.Node, ...]]
+    known: Mapping[str, Held]
     inner: tuple[str, ...]
     targets: tuple[Target, ...]
     keep: tuple[str, ...]
     nodes: tuple[torch.fx.Node, ...]
+    effects: tuple[torch.fx.Node, ...]
 
 
 def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
@@ -57,15 +73,15 @@ def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
 class _Planner:
     def __init__(self, program: CompiledProgram, function: Function, graph: LoweredGraph) -> None:
         self._function = function
-        self._nodes = {n.name: n for n in graph.module.graph.nodes}
+        self._nodes: dict[str, torch.fx.Node] = {n.name: n for n in graph.module.graph.nodes}
         self._buffers = {b.name: b for b in graph.buffers}
         self._computes = program.computes
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-        self._holds: dict[str, tuple[torch.fx.Node, ...]] = {
-            variable: (node,) for variable, node in zip(graph.inputs, placeholders, strict=False)
-        }
-        self._inputs = dict(self._holds)
+        self._inputs: dict[str, torch.fx.Node] = dict(zip(graph.inputs, placeholders, strict=False))
+        self._holds = {variable: Held(nodes=(node,), variable=variable) for variable, node in self._inputs.items()}
         self._kept: dict[str, str] = {}
+        self._liveness = Liveness(function)
+        self._returned = dict(_returned(function, graph))
         self._last = self._last_writers()
         results = {launch.result for launch in function.launches()}
         self._items = {
@@ -98,7 +114,7 @@ class _Planner:
         buffer = self._buffers.get(step.name)
         settled = step.name not in self._last or step.name in self._items
         if buffer is not None and buffer.node is not None and not step.reused and settled:
-            self._holds[step.name] = (self._nodes[buffer.node],)
+            self._holds[step.name] = Held(nodes=(self._nodes[buffer.node],), variable=step.name)
         elif step.source in self._holds and step.reused:
             # An in-place kernel reads what the memory held under its old name.
             self._holds[step.name] = self._holds[step.source]
@@ -118,34 +134,41 @@ class _Planner:
             self._kept.pop(name, None)
         for target in targets:
             if target.variable == target.buffer:
-                self._holds[target.variable] = (target.node, *target.also)
+                self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
         names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
+        nodes = tuple(self._nodes[n] for n in names if n in self._nodes)
         return LaunchPlan(
             known=known,
             inner=inner,
             targets=targets,
             keep=keep,
-            nodes=tuple(self._nodes[n] for n in names if n in self._nodes),
+            nodes=nodes,
+            effects=tuple(n for n in nodes if is_mutable(n)),
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
+        unpacked = {s.source for s in self._items.values()}
         for buffer in self._settled(launch, buffers):
             node = self._node(buffer)
             item = self._items.get(buffer.storage)
-            if node is None:
+            if node is None or buffer.storage in unpacked:
                 continue
             if item is not None and item.source in launch.writes:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
-            elif buffer.storage in launch.writes:
-                also = tuple(a for a in node.args[1:2] if isinstance(a, torch.fx.Node)) if _copies(node) else ()
+            elif buffer.storage in launch.writes and self._matters(launch, buffer.storage):
+                also = tuple(self._nodes[o].args[1] for o in buffer.origins if _copies(self._nodes[o], node))
                 yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
+
+    def _matters(self, launch: Launch, name: str) -> bool:
+        """A graph input belongs to the caller; anything else matters if something reads it."""
+        return name in self._inputs or self._liveness.read_after(name, launch.line)
 
     def _settled(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Buffer]:
         """The buffers that have their final value after this launch: each storage once."""
-        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.bases])
+        storages = dict.fromkeys([*(b.storage for b in buffers), *launch.writes])
         for storage in storages:
             if self._last.get(storage) != launch.nth:
                 continue
@@ -155,20 +178,29 @@ class _Planner:
                     yield self._buffers[storage]
             else:
                 # A graph input: what overwrites it stands for it.
-                yield next(b for b in reversed(buffers) if b.storage == storage)
+                yield from [b for b in buffers if b.storage == storage][-1:]
 
     def _node(self, buffer: Buffer) -> torch.fx.Node | None:
+        """The node whose value a settled buffer holds; for a graph input, the input as the launch leaves it."""
         if buffer.storage in self._inputs:
-            return next(
-                (n for o in buffer.origins if _mutates(n := self._nodes[o], self._inputs[buffer.storage][0])), None
-            )
-        return self._nodes[buffer.node] if buffer.node is not None else None
+            return self._inputs[buffer.storage]
+        if buffer.node is not None:
+            return self._nodes[buffer.node]
+        return self._returned.get(buffer.name)
 
 
-def _mutates(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable and bool(node.args) and node.args[0] is placeholder
+def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:
+    """The variables that the function returns, and the nodes whose values the graph returns in their places."""
+    outputs = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    for statement in ast.walk(function.node):
+        if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+            for element, node in zip(statement.value.elts, outputs, strict=False):
+                names = [n.id for n in ast.walk(element) if isinstance(n, ast.Name)]
+                variable = next((n for n in names if n != "reinterpret_tensor"), None)
+                if variable is not None and isinstance(node, torch.fx.Node):
+                    yield variable, node
 
 
-def _copies(node: torch.fx.Node) -> bool:
-    return getattr(node.target, "_opname", "") == "copy_"
+def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
+    """Whether a node overwrites the whole of a graph input with another node's value."""
+    return getattr(node.target, "_opname", "") == "copy_" and node.args[0] is placeholder

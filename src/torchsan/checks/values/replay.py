@@ -15,7 +15,7 @@ from torchsan.checks.values.rounding import Nudger
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.torch_internals.operators import is_higher_order
 
-__all__ = ["Arithmetic", "Replayer", "Unavailable", "replay", "symbols_of"]
+__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "replay", "symbols_of"]
 
 
 class Arithmetic(StrEnum):
@@ -57,11 +57,13 @@ class Replayer:
         function: str,
         known: Mapping[torch.fx.Node, Any],
         symbols: Mapping[Any, Any],
+        effects: tuple[torch.fx.Node, ...] = (),
     ) -> None:
         self._module = program.graphs[function].module
         self._constants = program.constants
         self._known = known
         self._symbols = symbols
+        self._effects = effects
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known."""
@@ -71,6 +73,7 @@ class Replayer:
             arithmetic,
             attributes=self._attribute,
             symbol=lambda value: _number(value, self._symbols),
+            effects=self._effects,
             seed=seed,
         )[node]
 
@@ -90,16 +93,19 @@ def replay(
     *,
     attributes: Callable[[str], Any],
     symbol: Callable[[Any], Any],
+    effects: tuple[torch.fx.Node, ...] = (),
     seed: int = 0,
 ) -> dict[torch.fx.Node, Any]:
     """Return the values of the `targets`, computed from those of the `known` nodes.
 
-    `attributes` gives the graph's constants, `symbol` the value of a symbolic size. Raise Unavailable if a target
-    depends on something that is not known, or is random. Known tensors are not changed.
+    `effects` are nodes that overwrite known values: they run where they stand in the graph, on copies. `attributes`
+    gives the graph's constants, `symbol` the value of a symbolic size. Raise Unavailable if a target depends on
+    something that is not known, or is random. Known tensors are not changed.
     """
     targets = tuple(targets)
-    order = _needed(targets, known)
-    engine = _Engine(known, arithmetic, attributes, symbol, seed)
+    order = _needed((*targets, *effects), known)
+    overwrites = any(is_mutable(node) for node in order)
+    engine = _Engine(known, arithmetic, attributes, symbol, seed, copies=overwrites)
     uses: dict[torch.fx.Node, int] = dict.fromkeys(targets, 1)
     for node in order:
         for parent in node.all_input_nodes:
@@ -129,6 +135,12 @@ def _needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]
     return sorted(seen, key=position.__getitem__)
 
 
+def is_mutable(node: torch.fx.Node) -> bool:
+    """Whether a node overwrites one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
 def _is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
 
@@ -141,7 +153,10 @@ class _Engine:
         attributes: Callable[[str], Any],
         symbol: Callable[[Any], Any],
         seed: int,
+        *,
+        copies: bool,
     ) -> None:
+        self._copies = copies
         self.values: dict[torch.fx.Node, Any] = {}
         self._known = known
         self._arithmetic = arithmetic
@@ -153,7 +168,11 @@ class _Engine:
         """A known value, as this arithmetic has it."""
         if node not in self._known:
             raise Unavailable(f"the value of {node.name} is not known here")
-        return self._widened(self._known[node])
+        if node not in self.values:
+            value = self._known[node]
+            # Kept, so that what overwrites it and what reads it afterwards see the same copy.
+            self.values[node] = self._widened(_map(torch.clone, value) if self._copies else value)
+        return self.values[node]
 
     def run(self, node: torch.fx.Node) -> Any:
         if _is_number(node):
@@ -198,10 +217,8 @@ class _Engine:
             return args[0].clone()  # Calling them would show the value to the user once more.
         if target.namespace == "prims" and name.startswith("inductor_"):
             return self._inductor_random(name, args)
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if _draws(target, args, kwargs):
             raise Unavailable(f"{target} draws random numbers of its own")
-        if target._schema.is_mutable:
-            args, kwargs = _map(torch.clone, args), _map(torch.clone, kwargs)
         return self._dispatch(node, target, name, tuple(args), dict(kwargs))
 
     def _dispatch(
@@ -232,6 +249,15 @@ class _Engine:
             return self._widened(philox.rand(args[0], seed))
         normal = philox.randn(args[0], seed)
         return self._nudger.last_bit(normal) if self._nudger is not None else self._widened(normal)
+
+
+def _draws(target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call draws random numbers: attention, for one, does so only with a dropout above zero."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = {a.name: value for a, value in zip(target._schema.arguments, args, strict=False)} | kwargs
+    defaults = {a.name: a.default_value for a in target._schema.arguments}
+    return bool((defaults | given).get("dropout_p") != 0.0)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -62,6 +62,8 @@ class Nudger:
         self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any]
     ) -> Any:
         """Run an operator and return its result with the noise that rounding may have left in it."""
+        if target._schema.is_mutable:
+            return self._overwritten(args, call(*args, **kwargs))
         if name in _EXACT:
             return self._undefined(name, call(*args, **kwargs))
         if name in ("convert_element_type", "_to_copy", "to"):
@@ -88,6 +90,14 @@ class Nudger:
             return t + t * (self.noise(t) * eps).to(t.dtype.to_real())
         wide = t.to(torch.complex64 if t.is_complex() else torch.float32)
         return (wide + wide * (self.noise(t) * eps)).to(t.dtype)
+
+    def _overwritten(self, args: tuple[Any, ...], result: Any) -> Any:
+        """The result is memory that others see as well, so the noise goes into it, not into a copy."""
+        inputs = sum(t.numel() for t in _tensors(args))
+        for t in _tensors(result):
+            factor = max(1.0, math.sqrt(inputs / max(1, t.numel())) / 4)
+            t.copy_(self.last_bit(t, factor))
+        return result
 
     def _undefined(self, name: str, result: Any) -> Any:
         """What memory holds that nobody has written is anything."""

@@ -26,7 +26,7 @@ class Launches:
         self._counter = counter
 
     def launch(
-        self, variables: Variables, call: ast.Call, function: str, result: str | None, line: int
+        self, variables: Variables, call: ast.Call, function: str, result: str | None, node: ast.stmt
     ) -> Launch | None:
         """Return the launch that `call`, of `function`, is; None if it is none."""
         kernel = self._kernels.get(function.split(".")[0])
@@ -50,7 +50,8 @@ class Launches:
             kind=kind,
             arguments=arguments,
             result=result,
-            line=line,
+            line=node.lineno,
+            column=node.col_offset,
             bases=variables.wholes(arguments),
         )
 

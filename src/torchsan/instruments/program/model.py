@@ -93,6 +93,7 @@ class Launch:
     arguments: tuple[Argument, ...]
     result: str | None
     line: int
+    column: int = 0
     bases: tuple[str, ...] = ()
     """Variables that hold a whole of which the launch writes a part (the result of a concatenation)."""
 

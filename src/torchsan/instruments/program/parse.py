@@ -192,7 +192,7 @@ class _FunctionParser:
             results = (result,) if result else ()
             self._variables.hold(results)
             return [Call(function=called, results=results, line=line)]
-        launch = self._launches.launch(self._variables, call, function, result, line)
+        launch = self._launches.launch(self._variables, call, function, result, node)
         if launch is not None:
             self._variables.hold(launch.writes)
             return [launch]

@@ -39,7 +39,7 @@ class _Prober(ast.NodeTransformer):
     def __init__(self, program: Program, function: Function) -> None:
         self._program = program
         self._function = function
-        self._launches = {launch.line: launch for launch in function.launches()}
+        self._launches = {(launch.line, launch.column): launch for launch in function.launches()}
 
     def rewrite(self) -> ast.FunctionDef:
         node = copy.deepcopy(self._function.node)
@@ -59,7 +59,7 @@ class _Prober(ast.NodeTransformer):
             inner = getattr(node, field, None)
             if isinstance(inner, list):
                 setattr(node, field, self._block(inner))
-        launch = self._launches.get(node.lineno)
+        launch = self._launches.get((node.lineno, node.col_offset))
         if launch is not None and isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
             return self._launch(node, launch)
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == "args":

@@ -1,0 +1,79 @@
+"""Each planted fault is found at its kernel and operator, and nothing else is; its clean twin has no `error`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchsan
+from tests.planted.faults import FAULTS, Fault, planted
+
+
+def faults(*, twins: bool) -> list[object]:
+    # A clean twin costs as much as the fault, so only every third runs every day.
+    return [
+        pytest.param(f, id=f.name, marks=[pytest.mark.slow] if f.slow or (twins and i % 3) else [])
+        for i, f in enumerate(FAULTS)
+    ]
+
+
+@pytest.mark.parametrize("fault", faults(twins=False))
+def test_a_planted_fault_is_found_where_it_is(fault: Fault) -> None:
+    torch.manual_seed(0)
+    with torchsan.session(check="values") as run, planted(fault) as changed:
+        fault.program()
+    assert changed, "the fault was not planted: Inductor generates other code now"
+    assert run.findings, f"not found; {run.coverage}"
+    for finding in run.findings:
+        assert (finding.kind, finding.severity, finding.stage) == (fault.kind, fault.severity, "kernel")
+        assert set(finding.ops) & fault.ops, finding.ops
+        assert finding.kernel
+        assert finding.source or fault.backward
+        assert finding.evidence["bad"] > 0
+
+
+@pytest.mark.parametrize("fault", faults(twins=True))
+def test_its_clean_twin_is_right(fault: Fault) -> None:
+    torch.manual_seed(0)
+    with torchsan.session(check="values") as run:
+        fault.program()
+    assert run.coverage.buffers_checked > 0
+    assert not [f for f in run.findings if f.severity == "error"]
+
+
+def test_a_fault_is_blamed_on_its_own_kernel_and_not_on_those_after_it() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (((x @ w).sin() @ w).cos() @ w).tanh()
+
+    x, w = torch.randn(16, 16), torch.randn(16, 16)
+    fault = Fault(
+        name="first",
+        program=lambda: torch.compile(program)(x, w),
+        pattern=r"\.sin\(\)",
+        wrong=".cos()",
+        ops=frozenset(),
+    )
+    with torchsan.session(check="values") as run, planted(fault):
+        fault.program()
+    assert [f.ops for f in run.findings] == [("aten.sin.default",)]
+
+
+def test_a_finding_says_where_in_the_source_and_how_it_looks() -> None:
+    fault = next(f for f in FAULTS if f.name == "another_function")
+    with torchsan.session(check="values") as run, planted(fault):
+        fault.program()
+    (finding,) = run.findings
+    assert finding.source[0].file.endswith("faults.py")
+    assert finding.evidence["pattern"] in ("all elements", "scattered")
+    assert {"first_bad", "compiled", "eager", "float64", "allowed", "elements"} <= set(finding.evidence)
+    with pytest.raises(torchsan.FindingsError, match="sin"):
+        run.raise_if_findings()
+
+
+def test_a_wrong_kernel_is_reported_once_however_often_it_runs() -> None:
+    fault = next(f for f in FAULTS if f.name == "another_function")
+    with torchsan.session(check="values", calls="all") as run, planted(fault):
+        compiled = torch.compile(lambda x: x.sin() + 1)
+        for _ in range(4):
+            compiled(torch.randn(8, 16))
+    assert len(run.findings) == 1

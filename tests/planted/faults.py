@@ -1,0 +1,311 @@
+"""Faults planted into what Inductor generates: each an edit of the program's source between codegen and compile.
+
+Whoever runs one sees a miscompile as real as PyTorch's own; without the edit the same program is its clean twin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch._inductor.graph
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """`pattern` is replaced by `wrong` in the generated source; `ops` are the operators that may be blamed for it."""
+
+    name: str
+    program: Callable[[], Any]
+    pattern: str
+    wrong: str
+    ops: frozenset[str]
+    kind: str = "wrong-values"
+    severity: str = "error"
+    backward: bool = False
+    slow: bool = True
+    """Whether it waits for `make test-all`; one of each sort does not."""
+
+
+@contextmanager
+def planted(fault: Fault) -> Iterator[list[str]]:
+    """Plant the fault in whatever is compiled inside; yield the sources that it was planted in."""
+    codegen = torch._inductor.graph.GraphLowering.codegen
+    changed: list[str] = []
+
+    def edited(self: Any) -> Any:
+        result = codegen(self)
+        if self.is_backward == fault.backward:
+            text, n = re.subn(fault.pattern, fault.wrong, result[0].value)
+            if n:
+                changed.append(text)
+                result[0].value = text
+        return result
+
+    with patch.object(torch._inductor.graph.GraphLowering, "codegen", edited):
+        yield changed
+
+
+def _fused(function: Callable[..., Any], *inputs: Tensor, dynamic: bool | None = None) -> Callable[[], Any]:
+    def run() -> Any:
+        return torch.compile(function, dynamic=dynamic)(*(i.clone() for i in inputs))
+
+    return run
+
+
+def _training(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Any]:
+    def run() -> Any:
+        leaves = [i.clone().requires_grad_() for i in inputs]
+        return torch.compile(function)(*leaves).square().sum().backward()
+
+    return run
+
+
+def _seeded(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+X = _seeded(32, 64)
+ODD = _seeded(7, 13)
+ROW = _seeded(100)
+INDEX = torch.arange(40) % 16
+WEIGHT = _seeded(64, 64)
+V = r"at::vec::Vectorized<float>"
+
+
+def _ops(*names: str) -> frozenset[str]:
+    return frozenset(f"aten.{n}" for n in names)
+
+
+FAULTS = [
+    Fault(
+        name="another_function",
+        slow=False,
+        program=_fused(lambda x: x.sin() + 1, X),
+        pattern=r"\.sin\(\)",
+        wrong=".cos()",
+        ops=_ops("sin.default"),
+    ),
+    Fault(
+        name="relu_of_the_wrong_bound",
+        program=_fused(lambda x: (x * 2).relu(), X),
+        pattern=r"decltype\((tmp\d+)\)\(0\)",
+        wrong=r"decltype(\1)(1)",
+        ops=_ops("relu.default"),
+    ),
+    Fault(
+        name="a_relative_error_of_a_thousandth",
+        slow=False,
+        program=_fused(lambda x: x.exp(), X),
+        pattern=r"(tmp\d+)\.exp_u20\(\)|(tmp\d+)\.exp\(\)",
+        wrong=rf"(\1\2.exp() * {V}(1.001f))",
+        ops=_ops("exp.default"),
+    ),
+    Fault(
+        name="a_sum_that_starts_at_one",
+        slow=False,
+        program=_fused(lambda x: x.sum(-1), X),
+        pattern=r"float tmp_acc0 = 0;",
+        wrong="float tmp_acc0 = 1;",
+        ops=_ops("sum.dim_IntList"),
+    ),
+    Fault(
+        name="a_maximum_that_starts_at_zero",
+        program=_fused(lambda x: x.amax(-1), -X.abs() - 1),
+        pattern=r"-std::numeric_limits<float>::infinity\(\)",
+        wrong="0",
+        ops=_ops("amax.default"),
+    ),
+    Fault(
+        name="a_loop_that_stops_short",
+        program=_fused(lambda x: x.cos() * 3, X),
+        pattern=r"x0<static_cast<int64_t>\(2048L\)",
+        wrong="x0<static_cast<int64_t>(2040L)",
+        ops=_ops("cos.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="a_wrong_constant",
+        program=_fused(lambda x: x * 0.5 + x.tanh(), X),
+        pattern=r"static_cast<float>\(0\.5\)",
+        wrong="static_cast<float>(0.25)",
+        ops=_ops("mul.Tensor", "add.Tensor", "tanh.default"),
+    ),
+    Fault(
+        name="integer_arithmetic",
+        slow=False,
+        program=_fused(lambda i: i * 3 + 1, INDEX),
+        pattern=r"static_cast<int64_t>\(3\)",
+        wrong="static_cast<int64_t>(5)",
+        ops=_ops("mul.Tensor", "add.Tensor"),
+    ),
+    Fault(
+        name="truth_values",
+        slow=False,
+        program=_fused(lambda x: (x > 0) & (x < 1), X),
+        pattern=r" & (tmp\d+)",
+        wrong=r" | \1",
+        ops=_ops("bitwise_and.Tensor", "logical_and.default", "lt.Scalar", "gt.Scalar"),
+    ),
+    Fault(
+        name="a_gather_from_the_wrong_row",
+        slow=False,
+        program=_fused(lambda x, i: x[i] + 1, X, INDEX),
+        pattern=r"64L\*(tmp\d+)",
+        wrong=r"0L*\1",
+        ops=_ops("index.Tensor", "add.Tensor"),
+    ),
+    Fault(
+        name="a_scatter_that_adds_twice",
+        program=_fused(lambda x, i: torch.zeros(16, 64).index_add(0, i, x), _seeded(40, 64), INDEX),
+        pattern=r"(atomic_add\w*(?:<[^;(]*>)?\([^;]*;)",
+        wrong=r"\1 \1",
+        ops=_ops("index_put_.default", "index_put.default", "index_add.default", "full.default"),
+    ),
+    Fault(
+        name="a_library_call_off_by_a_thousandth",
+        slow=False,
+        program=_fused(lambda x, w: (x @ w) + 1, X, WEIGHT),
+        pattern=r"extern_kernels\.mm\((\w+), ",
+        wrong=r"extern_kernels.mm(\1 * 1.001, ",
+        ops=_ops("mm.default"),
+    ),
+    Fault(
+        name="a_library_call_that_drops_the_bias",
+        program=_fused(lambda x, w, b: torch.addmm(b, x, w), X, WEIGHT, WEIGHT[0]),
+        pattern=r"beta=1",
+        wrong="beta=0",
+        ops=_ops("addmm.default"),
+    ),
+    Fault(
+        name="a_fallback_that_sorts_the_other_way",
+        slow=False,
+        program=_fused(lambda x: x.sort(-1)[0] + 1, X),
+        pattern=r"descending=False",
+        wrong="descending=True",
+        ops=_ops("sort.default", "sort.stable"),
+    ),
+    Fault(
+        name="a_mask_in_backward_only",
+        program=_training(lambda x: x.relu() * 2, X),
+        pattern=r"blendv\((tmp\d+), (tmp\d+),",
+        wrong=r"blendv(\2, \1,",
+        backward=True,
+        ops=_ops("le.Scalar", "where.self", "full.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="a_constant_in_backward_only",
+        slow=False,
+        program=_training(lambda x: (x * 0.125).tanh(), X),
+        pattern=r"static_cast<float>\(0\.125\)",
+        wrong="static_cast<float>(0.25)",
+        backward=True,
+        ops=_ops("mul.Tensor", "sub.Tensor"),
+    ),
+    Fault(
+        name="the_epsilon_of_a_norm",
+        program=_fused(lambda x: F.layer_norm(x * 1e-2, (64,)), X),
+        pattern=r"static_cast<float>\(1e-05\)",
+        wrong="static_cast<float>(0.001)",
+        ops=_ops("add.Tensor", "rsqrt.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="the_length_of_a_mean",
+        program=_fused(lambda x: x.mean(-1), X),
+        pattern=r"static_cast<float>\(64\.0\)",
+        wrong="static_cast<float>(63.0)",
+        ops=_ops("mean.dim"),
+    ),
+    Fault(
+        name="tail_elements_only",
+        slow=False,
+        program=_fused(lambda x: x.sin() * 2, ROW),
+        pattern=r"(?s)(.*)\.sin\(\)",
+        wrong=r"\1.cos()",
+        ops=_ops("sin.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="half_precision_only",
+        slow=False,
+        program=_fused(lambda x: x.sigmoid() + 1, X.bfloat16()),
+        pattern=r"static_cast<float>\(1\.0\)",
+        wrong="static_cast<float>(1.5)",
+        ops=_ops("sigmoid.default", "add.Tensor"),
+    ),
+    Fault(
+        name="one_size_only",
+        slow=False,
+        program=_fused(lambda x: x * 2 + 3, ODD, dynamic=True),
+        pattern=r"static_cast<float>\(3\.0\)",
+        wrong="static_cast<float>(ks0 == 7 || ks0 == 13 ? 4.0 : 3.0)",
+        ops=_ops("mul.Tensor", "add.Tensor"),
+    ),
+    Fault(
+        name="a_swapped_choice",
+        program=_fused(lambda x: torch.where(x > 0.3, x, x * 10), X),
+        pattern=r"blendv\((tmp\d+), (tmp\d+),",
+        wrong=r"blendv(\2, \1,",
+        ops=_ops("where.self", "gt.Scalar", "mul.Tensor"),
+    ),
+    Fault(
+        name="minimum_for_maximum",
+        program=_fused(lambda x, y: torch.maximum(x, y), X, X.flip(0)),
+        pattern=r"at::vec::maximum\(",
+        wrong="at::vec::minimum(",
+        ops=_ops("maximum.default"),
+    ),
+    Fault(
+        name="truncation_for_floor",
+        program=_fused(lambda x: (x * 4).floor(), X),
+        pattern=r"\.floor\(\)",
+        wrong=".trunc()",
+        ops=_ops("floor.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="a_minimum_of_integers_that_starts_at_zero",
+        program=_fused(lambda x: x.amin(-1), (INDEX.repeat(4, 1) + 3).int()),
+        pattern=r"std::numeric_limits<int32_t>::max\(\)",
+        wrong="0",
+        ops=_ops("amin.default"),
+    ),
+    Fault(
+        name="a_shift_of_one_column",
+        program=_fused(lambda x: F.pad(x, (1, 1)) + 1, ODD),
+        pattern=r"\(-1L\) \+ x1",
+        wrong="(-2L) + x1",
+        ops=_ops("constant_pad_nd.default", "add.Tensor"),
+    ),
+    Fault(
+        name="a_division_for_a_product",
+        program=_fused(lambda x, y: x.double() * y, X, X + 9),
+        pattern=r"(tmp\d+) \* (tmp\d+)",
+        wrong=r"\1 / \2",
+        ops=_ops("mul.Tensor", "convert_element_type.default") | {"prims.convert_element_type.default"},
+    ),
+    Fault(
+        name="an_overflow_that_softmax_avoids",
+        slow=False,
+        program=_fused(lambda x: x.softmax(-1), X * 200),
+        pattern=r"(tmp\d+) - (tmp\d+)",
+        wrong=r"\1 - \2 + \2",
+        kind="non-finite",
+        ops=_ops("sub.Tensor", "exp.default", "div.Tensor", "amax.default", "sum.dim_IntList")
+        | {"prims.prepare_softmax_online.default"},
+    ),
+    Fault(
+        name="cancellation_where_eager_has_none",
+        slow=False,
+        program=_fused(lambda x: x.log1p(), X.abs() * 1e-4),
+        pattern=r"(tmp\d+)\.log1p\(\)",
+        wrong=rf"(\1 + {V}(1.0f)).log()",
+        kind="precision-loss",
+        severity="warning",
+        ops=_ops("log1p.default"),
+    ),
+]

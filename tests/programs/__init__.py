@@ -1,0 +1,1 @@
+"""Programs that nobody should find fault with, and models that nobody wrote for torchsan."""
