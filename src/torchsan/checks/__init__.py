@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchsan.checks.stages import StagesCheck
+from torchsan.checks.metadata import MetadataCheck
 from torchsan.checks.values import ValuesCheck
 from torchsan.records import Check
 
@@ -22,6 +24,11 @@ def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
         match check:
             case Check.VALUES:
                 found.append(ValuesCheck(writer, options.calls))
+            case Check.STAGES:
+                values = Check.VALUES in options.check
+                found.append(StagesCheck(writer, options.calls, kernels_elsewhere=values))
+            case Check.METADATA:
+                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast))
             case _:
                 writer.skipped(f"the {check} check", "not available in this version")
     return tuple(found)

@@ -54,6 +54,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     return result
 
 
+def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
+    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
+    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
+    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
+    return next(iter(fitting or writers), None)
+
+
 def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]) -> dict[int, dict[str, str]]:
     """Return, for each launch by its number, the variables that hold a node's value after it, and which.
 
@@ -79,13 +86,6 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
         if buffer is not None and node is not None and not buffer.removed:
             settled.setdefault(nth, {})[items.get(storage, storage)] = node
     return settled
-
-
-def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
-    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
-    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
-    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
-    return next(iter(fitting or writers), None)
 
 
 def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:

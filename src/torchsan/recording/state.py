@@ -37,6 +37,10 @@ class State:
         """A graph that is recorded again replaces what was known of it."""
         self.graphs[graph.id, graph.direction] = graph
 
+    def amend(self, finding: Finding) -> None:
+        """A finding that is recorded again replaces the one with its id."""
+        self.findings[:] = [finding if f.id == finding.id else f for f in self.findings]
+
     def new_buffers(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> list[str]:
         """Count the buffers and return those that were not counted before."""
         new = [b for b in dict.fromkeys(buffers) if (graph, direction, b) not in self.checked]

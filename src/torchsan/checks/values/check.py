@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.values.evidence import Wrong, findings_for
-from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable, symbols_of
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
@@ -100,7 +100,7 @@ class ValuesWatch(CallWatch):
         for kept in sources:
             known.update(kept.known)
         for name, held in plan.known.items():
-            value = self._in_shape(self._before.get(name, values[name]), name, held.variable)
+            value = self._in_shape(self._before.get(name, values[name]), name, held)
             if value is not None:
                 known.update(dict.fromkeys(held.nodes, value))
         effects = tuple(dict.fromkeys((*(e for kept in sources for e in kept.effects), *plan.effects)))
@@ -131,13 +131,15 @@ class ValuesWatch(CallWatch):
             if isinstance(value, torch.Tensor):
                 self._layouts[name] = (tuple(value.shape), value.stride())
 
-    def _in_shape(self, value: Any, name: str, variable: str) -> Any:
-        """The value of an operand in the shape that it has as `variable`; None if that is not known."""
-        if name == variable or not isinstance(value, torch.Tensor):
+    def _in_shape(self, value: Any, name: str, held: Held) -> Any:
+        """The value of an operand in the shape that its nodes have; None if that is not known."""
+        if name == held.variable or not isinstance(value, torch.Tensor):
             return value
-        layout = self._layouts.get(variable)
+        layout = self._layouts.get(held.variable)
         if layout is None:
-            return None
+            # The result of a subgraph: nobody has seen it under its first name.
+            meta = held.nodes[0].meta.get("val")
+            return value if isinstance(meta, torch.Tensor) and meta.shape == value.shape else None
         return value if layout == (tuple(value.shape), value.stride()) else value.as_strided(*layout)
 
     def close(self, error: BaseException | None) -> None:

@@ -191,7 +191,8 @@ class _Planner:
 
 def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:
     """The variables that the function returns, and the nodes whose values the graph returns in their places."""
-    outputs = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    result = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    outputs = result if isinstance(result, tuple | list) else (result,)
     for statement in ast.walk(function.node):
         if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
             for element, node in zip(statement.value.elts, outputs, strict=False):
