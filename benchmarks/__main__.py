@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ["summarize", "startup", "crossref", "watch"]
+BENCHMARKS = ["summarize", "startup", "store", "crossref", "memory", "stages", "watch"]
 
 
 def main(names: list[str]) -> int:

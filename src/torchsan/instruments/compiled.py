@@ -68,7 +68,12 @@ class _Instrument:
                 computes.update({nth: tuple(buffers) for nth, buffers in found.items()})
         record = self._record(id_, compile_, model, graphs, computes)
         program = CompiledProgram(
-            record=record, model=model, graphs=graphs, computes=computes, constants=vars(compile_.generated)
+            record=record,
+            model=model,
+            graphs=graphs,
+            computes=computes,
+            constants=vars(compile_.generated),
+            results=compile_.results,
         )
         self._writer.graph(record)
         self._report_gaps(program)

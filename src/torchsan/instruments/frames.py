@@ -9,7 +9,8 @@ from typing import Any
 
 from torchsan.errors import FindingsError
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
-from torchsan.instruments.program import Launch
+from torchsan.instruments.program import Alias, Allocate, Free, Launch, Return
+from torchsan.instruments.program.model import Step
 
 __all__ = ["Entry", "Frame"]
 
@@ -73,7 +74,7 @@ class Entry:
 class Frame:
     """One function of the program, running. The methods are what the probes call."""
 
-    __slots__ = ("_failed", "_function", "_launches", "_probed", "_program", "_watches")
+    __slots__ = ("_failed", "_function", "_launches", "_probed", "_program", "_steps", "_watches")
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class Frame:
         self._probed = probed
         self._watches = watches
         self._failed = failed
-        self._launches: dict[int, Launch] = {x.nth: x for x in program.model.functions[function].launches()}
+        self._steps: tuple[Step, ...] = tuple(program.model.functions[function].walk())
+        self._launches: dict[int, Launch] = {x.nth: x for x in self._steps if isinstance(x, Launch)}
 
     def run(self, original: Callable[..., Any], args: Any) -> Any:
         """Run the probed twin of `original`, which may be a method."""
@@ -100,16 +102,38 @@ class Frame:
     def enter(self, inputs: dict[str, Any]) -> None:
         self.tell("enter", self._function, inputs)
 
+    def allocated(self, number: int, value: Any) -> Any:
+        step = self._steps[number]
+        assert isinstance(step, Allocate)
+        for entry in tuple(self._watches):
+            twin = self._ask(entry, "allocated", self._function, step, value)
+            value = value if twin is None else twin
+        return value
+
+    def aliased(self, number: int, value: Any) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Alias)
+        self.tell("aliased", self._function, step, value)
+
+    def freed(self, number: int) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Free)
+        self.tell("freed", self._function, step)
+
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
 
-    def after(self, nth: int, values: tuple[Any, ...]) -> None:
+    def after(self, nth: int, values: tuple[Any, ...], again: Callable[[], Any]) -> None:
         launch = self._launches[nth]
+        self.tell("repeatable", self._function, launch, again)
         names = dict.fromkeys([*launch.operands, *launch.writes])
         self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))
 
-    def leave(self, outputs: Any) -> None:
+    def leave(self, outputs: Any, number: int, values: tuple[Any, ...]) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Return)
+        self.tell("returning", self._function, step, dict(zip(step.names, values, strict=True)))
         self.tell("leave", self._function, outputs)
 
     def call(self, function: str, original: Callable[..., Any], args: Any) -> Any:
@@ -125,11 +149,17 @@ class Frame:
     def tell(self, method: str, *args: Any) -> None:
         """Pass on to every watch. One that fails is dropped for the rest of the call, and reported."""
         for entry in tuple(self._watches):
-            try:
-                getattr(entry[1], method)(*args)
-            except FindingsError:
-                raise
-            except Exception as e:  # a check that fails ends the check, never the user's job
-                log.debug("%s failed", entry[0], exc_info=True)
-                self._watches.remove(entry)
-                self._failed(self._program, entry[0], e)
+            self._ask(entry, method, *args)
+
+    def _ask(self, entry: tuple[str, CallWatch], method: str, *args: Any) -> Any:
+        if getattr(type(entry[1]), method) is getattr(CallWatch, method):
+            return None
+        try:
+            return getattr(entry[1], method)(*args)
+        except FindingsError:
+            raise
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("%s failed", entry[0], exc_info=True)
+            self._watches.remove(entry)
+            self._failed(self._program, entry[0], e)
+            return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchsan.instruments.program import Launch, Program
+from torchsan.instruments.program import Alias, Allocate, Free, Launch, Program, Return
 from torchsan.records import GraphRecord, GraphRef
 from torchsan.torch_internals import Buffer, LoweredGraph
 
@@ -29,6 +29,8 @@ class CompiledProgram:
     """The buffers that each launch computes, by the launch's number."""
     constants: Mapping[str, Any] = field(repr=False)
     """The generated module's namespace, which holds the graph's constants."""
+    results: int | None = None
+    """How many of the returned values the user gets; the rest are saved for backward. None if that is not known."""
 
     @property
     def ref(self) -> GraphRef:
@@ -46,11 +48,27 @@ class CallWatch:
     def enter(self, function: str, inputs: Values) -> None:
         """The function was called with these inputs."""
 
+    def allocated(self, function: str, step: Allocate, value: Any) -> Any:
+        """The function allocated `value`, not yet written. What is returned takes its place: itself, or its twin."""
+        return value
+
+    def aliased(self, function: str, step: Alias, value: Any) -> None:
+        """A variable got another name; if its memory changes hands, the old name is freed next."""
+
+    def freed(self, function: str, step: Free) -> None:
+        """The variables of `step` were deleted."""
+
     def before(self, function: str, launch: Launch, values: Values) -> None:
         """`launch` is about to run; `values` are its operands, outputs not yet written among them."""
 
+    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
+        """`launch` has run; until the next probe `again` runs it once more on its operands. Comes before `after`."""
+
     def after(self, function: str, launch: Launch, values: Values) -> None:
         """`launch` has run; `values` are its operands and results."""
+
+    def returning(self, function: str, step: Return, values: Values) -> None:
+        """The function is about to return, and these are the variables that what it returns is made of."""
 
     def leave(self, function: str, outputs: Any) -> None:
         """The function is about to return `outputs`."""

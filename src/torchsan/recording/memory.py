@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,7 @@ class Memory:
     def __init__(self) -> None:
         self._state = State()
         self._lock = threading.RLock()
+        self._graph_ids = itertools.count()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -30,6 +32,10 @@ class Memory:
         """What was looked at so far."""
         with self._lock:
             return self._state.coverage
+
+    def new_graph(self) -> GraphId:
+        """Return an id that no graph has yet."""
+        return GraphId(next(self._graph_ids))
 
     def graph(self, graph: GraphRecord) -> None:
         """Count a compiled graph."""

@@ -13,6 +13,9 @@ __all__ = ["Sink"]
 class Sink(Protocol):
     """The methods of a Writer that instruments and checks use; none of them raises."""
 
+    def new_graph(self) -> GraphId:
+        """Return an id that no graph has yet."""
+
     def graph(self, graph: GraphRecord) -> None:
         """Record a compiled graph."""
 

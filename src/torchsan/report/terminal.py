@@ -11,6 +11,7 @@ from typing import TextIO
 from torchsan.recording import Reader
 from torchsan.records import GraphRecord, KernelRecord, Severity
 from torchsan.report.findings import Line, clean, finding_lines
+from torchsan.report.memory import memory_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
 KERNELS_ON_A_SCREEN = 24
@@ -25,7 +26,7 @@ def print_report(
     outcome = verdict(recording)
     lines = list(_findings(recording))
     if not quiet:
-        lines += [*_program(recording, everything), *_skipped(recording, everything)]
+        lines += [*_program(recording, everything), *memory_lines(recording), *_skipped(recording, everything)]
     lines += _ending(recording, outcome, quiet, hint)
     print_lines(lines, stream)
 

@@ -68,6 +68,8 @@ class Compile:
     generated: ModuleType = field(repr=False)
     source: str = field(repr=False)
     seconds: float
+    results: int | None = None
+    """How many of a forward's outputs the user gets; the others are saved for backward. None if that is not known."""
 
 
 @contextmanager
@@ -154,7 +156,14 @@ def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Co
         generated=generated,
         source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
         seconds=seconds,
+        results=_user_results(context) if direction is Direction.FORWARD else None,
     )
+
+
+def _user_results(context: Any) -> int | None:
+    metadata = getattr(context, "fw_metadata", None)
+    number = getattr(metadata, "num_forward", None)
+    return number if isinstance(number, int) else None
 
 
 def _lowered(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:

@@ -1,4 +1,4 @@
-"""The program with probes in it: the same statements, and a call before and after each launch.
+"""The program with probes in it: the same statements, and calls beside each launch, allocation, alias and free.
 
 The probed functions stand beside the original ones in memory; the generated source, and what is on disk, stay as they
 are.
@@ -10,7 +10,7 @@ import ast
 import copy
 from typing import Any
 
-from torchsan.instruments.program.model import Function, Launch, Program
+from torchsan.instruments.program.model import Alias, Allocate, Free, Function, Launch, Program, Return, Step
 
 __all__ = ["PROBE", "probed_functions"]
 
@@ -40,6 +40,17 @@ class _Prober(ast.NodeTransformer):
         self._program = program
         self._function = function
         self._launches = {(launch.line, launch.column): launch for launch in function.launches()}
+        self._steps: dict[tuple[type[Step], int, str], int] = {}
+        for number, step in enumerate(function.walk()):
+            match step:
+                case Allocate(name=name) | Alias(name=name):
+                    self._steps[type(step), step.line, name] = number
+                case Free(names=(name, *_)):
+                    self._steps[Free, step.line, name] = number
+                case Return():
+                    self._steps[Return, step.line, ""] = number
+                case _:
+                    pass
 
     def rewrite(self) -> ast.FunctionDef:
         node = copy.deepcopy(self._function.node)
@@ -66,16 +77,35 @@ class _Prober(ast.NodeTransformer):
             return [node, _probe("enter", _dict(self._function.inputs), at=node)]
         if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
             self._calls_function(node)
+        return self._memory(node)
+
+    def _memory(self, node: ast.stmt) -> list[ast.stmt]:
+        """A name gets memory, shares it, or gives it up."""
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                if (number := self._steps.get((Allocate, node.lineno, name))) is not None:
+                    call = _probe("allocated", ast.Constant(value=number), _name(name), at=node)
+                    assert isinstance(call, ast.Expr)
+                    again = ast.Assign(targets=[ast.Name(id=name, ctx=ast.Store())], value=call.value)
+                    return [node, ast.copy_location(again, node)]
+                if (number := self._steps.get((Alias, node.lineno, name))) is not None:
+                    return [node, _probe("aliased", ast.Constant(value=number), _name(name), at=node)]
+            case ast.Delete(targets=[ast.Name(id=name), *_]):
+                if (number := self._steps.get((Free, node.lineno, name))) is not None:
+                    return [node, _probe("freed", ast.Constant(value=number), at=node)]
         return [node]
 
     def _launch(self, node: ast.stmt, launch: Launch) -> list[ast.stmt]:
         names = launch.operands
         after = dict.fromkeys([*names, *launch.writes])
         number = ast.Constant(value=launch.nth)
+        assert isinstance(node, ast.Expr | ast.Assign)
+        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        again = ast.Lambda(args=nothing, body=copy.deepcopy(node.value))
         return [
             _probe("before", number, _tuple(names), at=node),
             node,
-            _probe("after", number, _tuple(tuple(after)), at=node),
+            _probe("after", number, _tuple(tuple(after)), again, at=node),
         ]
 
     def _calls_function(self, node: ast.Expr | ast.Assign) -> None:
@@ -98,9 +128,12 @@ class _Prober(ast.NodeTransformer):
         name = f"{PROBE}_result"
         store: ast.stmt = ast.Assign(targets=[ast.Name(id=name, ctx=ast.Store())], value=node.value)
         result = ast.Name(id=name, ctx=ast.Load())
+        number = self._steps[Return, node.lineno, ""]
+        step = tuple(self._function.walk())[number]
+        assert isinstance(step, Return)
         return [
             ast.copy_location(store, node),
-            _probe("leave", result, at=node),
+            _probe("leave", result, ast.Constant(value=number), _tuple(step.names), at=node),
             ast.copy_location(ast.Return(value=result), node),
         ]
 
@@ -110,10 +143,14 @@ def _probe(method: str, *args: ast.expr, at: ast.stmt) -> ast.stmt:
     return ast.copy_location(ast.Expr(value=ast.Call(func=target, args=list(args), keywords=[])), at)
 
 
+def _name(name: str) -> ast.expr:
+    return ast.Name(id=name, ctx=ast.Load())
+
+
 def _tuple(names: tuple[str, ...]) -> ast.expr:
-    return ast.Tuple(elts=[ast.Name(id=n, ctx=ast.Load()) for n in names], ctx=ast.Load())
+    return ast.Tuple(elts=[_name(n) for n in names], ctx=ast.Load())
 
 
 def _dict(names: tuple[str, ...]) -> ast.expr:
     keys: list[ast.expr | None] = [ast.Constant(value=n) for n in names]
-    return ast.Dict(keys=keys, values=[ast.Name(id=n, ctx=ast.Load()) for n in names])
+    return ast.Dict(keys=keys, values=[_name(n) for n in names])

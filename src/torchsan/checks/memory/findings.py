@@ -1,0 +1,116 @@
+"""From what was seen to findings: each kind with its words and its evidence, each (kind, kernel, buffer) once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from torchsan.checks.memory.guards import Damage
+from torchsan.checks.memory.ledger import Block
+from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.errors import FindingsError
+from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program import Launch
+from torchsan.recording import Writer
+from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
+
+__all__ = ["Reporter", "in_bytes"]
+
+
+def in_bytes(n: int) -> str:
+    """A number of bytes as people read it."""
+    amount = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+class Reporter:
+    """Writes the findings of a whole session, from any thread. With `fail_fast` an error is raised as well."""
+
+    def __init__(self, writer: Writer, fail_fast: bool) -> None:
+        self._writer = writer
+        self._fail_fast = fail_fast
+        self.overflowing: set[int] = set()
+        """The programs, by the serial number of their plan, that wrote out of bounds."""
+        self._said: set[tuple[Any, ...]] = set()
+        self._lock = threading.Lock()
+
+    def report(
+        self,
+        program: CompiledProgram,
+        plan: MemoryPlan,
+        kind: Kind,
+        severity: Severity,
+        message: str,
+        *,
+        buffer: str,
+        launch: Launch | None = None,
+        source: tuple[SourceLine, ...] = (),
+        evidence: dict[str, Any] | None = None,
+    ) -> bool:
+        """Report a finding, unless it was reported before. Return whether it is new."""
+        key = (plan.serial, kind, severity, launch.nth if launch else None, buffer)
+        with self._lock:
+            if key in self._said:
+                return False
+            self._said.add(key)
+        kernel = plan.kernels.get(launch.nth) if launch is not None else None
+        own = plan.sources.get(("call", buffer))
+        finding = self._writer.finding(
+            Finding(
+                kind=kind,
+                severity=severity,
+                check=Check.MEMORY,
+                stage=Stage.KERNEL,
+                graph=program.ref,
+                kernel=launch.kernel if launch is not None else None,
+                buffer=buffer,
+                nodes=kernel.nodes if kernel is not None else (),
+                ops=kernel.ops if kernel is not None else (),
+                source=source or (kernel.source if kernel is not None else (own,) if own is not None else ()),
+                message=message,
+                evidence=evidence or {},
+            )
+        )
+        if self._fail_fast and severity is Severity.ERROR:
+            where = "".join(f"\n    at {line.file}:{line.line}" for line in finding.source)
+            raise FindingsError(f"torchsan: {finding.id}: {kind}: {message}{where}", slug="findings")
+        return True
+
+    def out_of_bounds(
+        self, program: CompiledProgram, plan: MemoryPlan, launch: Launch, block: Block, name: str, damage: Damage
+    ) -> None:
+        """A launch wrote into the guard zones of a buffer that it was given."""
+        self.overflowing.add(plan.serial)
+        size = block.dtype.itemsize
+        parts, evidence = [], {"elements": block.nbytes // size, "dtype": str(block.dtype).removeprefix("torch.")}
+        for side, stored, farthest in (
+            ("before the start", damage.before, damage.farthest_before),
+            ("after the end", damage.after, damage.farthest_after),
+        ):
+            if stored:
+                count = -(-stored // size)
+                parts.append(f"{count} element{'s' if count > 1 else ''} {side}")
+                evidence[f"elements {side}"] = count
+                evidence[f"farthest byte {side}"] = farthest
+        self.report(
+            program,
+            plan,
+            Kind.OUT_OF_BOUNDS_WRITE,
+            Severity.ERROR,
+            f"{launch.kernel} writes {' and '.join(parts)} of {name}",
+            buffer=name,
+            launch=launch,
+            evidence={**evidence, **self._kernel_source(program, launch)},
+        )
+
+    def _kernel_source(self, program: CompiledProgram, launch: Launch) -> dict[str, str]:
+        """Keep the source of a generated kernel in the recording, and say where."""
+        kernel = program.model.kernels.get(launch.kernel)
+        if kernel is None or not kernel.source:
+            return {}
+        suffix = {"cpp": "cpp", "triton": "py"}.get(kernel.language, "txt")
+        return {"kernel source": self._writer.artifact(f"{kernel.name}.{suffix}", kernel.source)}

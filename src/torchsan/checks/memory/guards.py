@@ -1,0 +1,125 @@
+"""Guard zones: a buffer with a known pattern before and after it, so that a write outside of it shows."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Damage", "Guard", "GuardRegistry", "guarded", "span_bytes"]
+
+_SMALL, _LARGE = 1024, 4096
+"""Bytes of a zone: several rows of vectors, and a page for buffers where a stray store may land further away."""
+_BIG = 1 << 16
+
+# Random bytes: no kernel stores them by chance, as it might store zeros.
+_PATTERN = np.frombuffer(random.Random(0).randbytes(_LARGE), dtype=np.uint8)
+_TEXT = {size: _PATTERN[:size].tobytes() for size in (_SMALL, _LARGE)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What was written outside of a buffer: bytes changed before and after it, and the farthest of them."""
+
+    before: int
+    after: int
+    farthest_before: int
+    farthest_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The zones of one buffer. Knows its memory without keeping it alive."""
+
+    memory: weakref.ref[np.ndarray[Any, np.dtype[np.uint8]]]
+    margin: int
+    nbytes: int
+
+    def damage(self) -> Damage | None:
+        """Return what was written outside of the buffer since the last time, and mend the zones; None if nothing."""
+        memory = self.memory()
+        if memory is None:
+            return None
+        text = _TEXT[self.margin]
+        head, tail = memory[: self.margin], memory[self.margin + self.nbytes :]
+        if head.tobytes() == text and tail.tobytes() == text:
+            return None
+        pattern = _PATTERN[: self.margin]
+        below, above = np.flatnonzero(head != pattern), np.flatnonzero(tail != pattern)
+        found = Damage(
+            before=_stored(below),
+            after=_stored(above),
+            farthest_before=int(self.margin - below[0]) if below.size else 0,
+            farthest_after=int(above[-1]) + 1 if above.size else 0,
+        )
+        head[:], tail[:] = pattern, pattern
+        return found
+
+
+def _stored(changed: np.ndarray[Any, np.dtype[np.intp]]) -> int:
+    """How many bytes were stored: a stored byte may equal the pattern's, so holes of a few bytes are filled."""
+    if changed.size == 0:
+        return 0
+    steps = np.diff(changed)
+    return int(1 + steps[steps <= 4].sum() + (steps > 4).sum())
+
+
+class GuardRegistry:
+    """The guards of buffers that left their program, so that whoever is given one can be watched with it too."""
+
+    def __init__(self) -> None:
+        self._guards: dict[int, Guard] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def add(self, pointer: int, guard: Guard) -> None:
+        """Remember the guard of the storage at `pointer` while that storage lives."""
+        memory = guard.memory()
+        if memory is None:
+            return
+        with self._lock:
+            self._guards[pointer] = guard
+        weakref.finalize(memory, self._forget, pointer).atexit = False
+
+    def find(self, pointer: int) -> Guard | None:
+        """The guard of the storage at `pointer`, if it has one."""
+        guard = self._guards.get(pointer)
+        return guard if guard is not None and guard.memory() is not None else None
+
+    def _forget(self, pointer: int) -> None:
+        guard = self._guards.get(pointer)
+        if guard is not None and guard.memory() is None:
+            self._guards.pop(pointer, None)
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """The bytes from a tensor's first element to behind its last, gaps included."""
+    if tensor.numel() == 0:
+        return 0
+    last = math.fsum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(last) + 1) * tensor.element_size()
+
+
+def guarded(value: torch.Tensor) -> tuple[torch.Tensor, Guard]:
+    """Return a twin of `value`, just allocated and never written, with guard zones around it.
+
+    The twin looks the same: size, strides, offset 0, a storage of just its size, the same alignment. Its memory lies
+    inside a larger one, so the storage cannot be resized.
+    """
+    nbytes = span_bytes(value)
+    margin = _SMALL if nbytes < _BIG else _LARGE
+    memory = torch.empty(nbytes + 2 * margin, dtype=torch.uint8).numpy()
+    memory[:margin] = _PATTERN[:margin]
+    memory[margin + nbytes :] = _PATTERN[:margin]
+    inside = torch.from_numpy(memory[margin : margin + nbytes]).untyped_storage()
+    # Not a view of anything: autograd would treat a view that was made without it differently.
+    twin = torch.empty(0, dtype=value.dtype).set_(inside, 0, value.size(), value.stride())
+    return twin, Guard(memory=weakref.ref(memory), margin=margin, nbytes=nbytes)

@@ -1,0 +1,173 @@
+"""What is known of a program's memory before it runs: decided once a compile."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchsan.instruments.observer import CompiledProgram
+from torchsan.instruments.program.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
+from torchsan.instruments.provenance import source_lines
+from torchsan.records import KernelRecord, SourceLine
+from torchsan.torch_internals import LoweredGraph
+
+__all__ = ["MemoryPlan", "plan"]
+
+_EMPTY = ("empty", "new_empty")
+_TAKES_MEMORY = ("set_", "resize_", "resize_storage_bytes_")
+_PYTORCHS = ("torch.ops.aten.", "torch.ops.prims.", "torch.ops.inductor", "torch.ops._quantized.", "torch.ops.mkldnn.")
+_UNSEEN_WRITES = ("torch.ops._c10d_functional", "torch.ops.higher_order", "_c10d_functional")
+"""Operators that write later, or through functions that they were given."""
+
+_serials = itertools.count()
+
+Name = tuple[str, str]
+"""A function of the program, and a variable of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """`hashed`: the variables that each launch writes and whose next use is a read, by the launch's number.
+
+    `pools` hold several buffers; `handed_over` are given to operators that take or resize their memory, `unguarded`
+    to operators of the user's that write and so might; `on_purpose` are never written because the user asked for
+    uninitialised memory; the contents of `unfollowed` may change in ways that the program does not show. `tainted`
+    tells whether the user's graph has uninitialised memory at all.
+    """
+
+    serial: int
+    """Tells this program from all others of the process."""
+    hashed: Mapping[int, frozenset[Name]]
+    pools: frozenset[Name]
+    handed_over: frozenset[Name]
+    unguarded: frozenset[Name]
+    on_purpose: frozenset[Name]
+    unfollowed: frozenset[Name]
+    tainted: bool
+    sources: Mapping[Name, SourceLine]
+    kernels: Mapping[int, KernelRecord]
+
+
+def plan(program: CompiledProgram) -> MemoryPlan:
+    """Return what is known of the program before it runs."""
+    hashed: dict[int, frozenset[Name]] = {}
+    pools: set[Name] = set()
+    handed_over: set[Name] = set()
+    unguarded: set[Name] = set()
+    on_purpose: set[Name] = set()
+    unfollowed: set[Name] = set()
+    sources: dict[Name, SourceLine] = {}
+    tainted = False
+    for name, function in program.model.functions.items():
+        for nth, names in _hashed(function):
+            hashed[nth] = frozenset((name, n) for n in names)
+        pools |= {(name, s.pool) for s in function.walk() if isinstance(s, Allocate) and s.pool is not None}
+        handed_over |= {(name, n) for n in _operands(function, lambda k: k.split(".")[-2:], _TAKES_MEMORY)}
+        unguarded |= {(name, n) for n in _written_by_users(function)}
+        unfollowed |= {(name, n) for n in _unfollowed(function)}
+        graph = program.graphs.get(name)
+        if graph is not None:
+            empties = _empty_nodes(graph)
+            tainted = tainted or bool(empties)
+            on_purpose |= {(name, b.name) for b in graph.buffers if b.origins and set(b.origins) <= empties}
+            sources.update(_sources(name, graph))
+    return MemoryPlan(
+        serial=next(_serials),
+        hashed=hashed,
+        pools=frozenset(pools),
+        handed_over=frozenset(handed_over),
+        unguarded=frozenset(unguarded),
+        on_purpose=frozenset(on_purpose),
+        unfollowed=frozenset(unfollowed),
+        tainted=tainted,
+        sources=sources,
+        kernels={k.nth: k for k in program.record.kernels},
+    )
+
+
+def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:
+    """For each launch, the variables that it writes and that are read before they are written again.
+
+    A whole that is written in parts has its value after the last of them.
+    """
+    read_next: dict[str, bool] = defaultdict(bool)
+    complete: set[str] = set()
+    for step in reversed(list(function.walk())):
+        match step:
+            case Return(names=names):
+                read_next.update(dict.fromkeys(names, True))
+            case Alias(name=name, source=source, reused=reused):
+                # What takes the memory over may read what it held, as a kernel that works in place does.
+                read_next[source] = read_next[name] if reused else read_next[source] or read_next[name]
+            case Launch():
+                parts = set(step.bases)
+                yield step.nth, {n for n in step.writes if read_next[n] and not (n in parts and n in complete)}
+                complete |= parts
+                read_next.update({n: False for n in step.writes if n not in parts})
+                read_next.update(dict.fromkeys(step.reads, True))
+                complete -= set(step.reads)
+            case _:
+                pass
+
+
+def _operands(function: Function, parts: Any, wanted: tuple[str, ...]) -> Iterator[str]:
+    for launch in function.launches():
+        if any(p in wanted for p in parts(launch.kernel)):
+            yield from launch.operands
+
+
+def _written_by_users(function: Function) -> Iterator[str]:
+    for launch in function.launches():
+        if launch.kernel.startswith("torch.ops.") and not launch.kernel.startswith(_PYTORCHS):
+            yield from (a.base for a in launch.arguments if a.written and a.base is not None)
+
+
+def _unfollowed(function: Function) -> Iterator[str]:
+    for step in function.walk():
+        match step:
+            case Opaque(names=names):
+                yield from names
+            case Launch(kernel=kernel) if kernel.startswith(_UNSEEN_WRITES):
+                yield from (*step.operands, *step.writes)
+            case _:
+                pass
+    for branch in function.steps:
+        if isinstance(branch, Branch):
+            yield from _in_branch(branch.steps)
+
+
+def _in_branch(steps: tuple[Step, ...]) -> Iterator[str]:
+    """What a block touches that may run any number of times."""
+    for step in steps:
+        match step:
+            case Branch(steps=inner):
+                yield from _in_branch(inner)
+            case Launch():
+                yield from (*step.operands, *step.writes)
+            case Allocate(name=name) | Alias(name=name):
+                yield name
+            case Free(names=names):
+                yield from names
+            case _:
+                pass
+
+
+def _empty_nodes(graph: LoweredGraph) -> set[str]:
+    return {
+        n.name
+        for n in graph.module.graph.nodes
+        if n.op == "call_function" and str(getattr(n.target, "_opname", "")).startswith(_EMPTY)
+    }
+
+
+def _sources(function: str, graph: LoweredGraph) -> Iterator[tuple[Name, SourceLine]]:
+    """The line of the user's program that each buffer and each saved or given value comes from."""
+    nodes = {n.name: n for n in graph.module.graph.nodes}
+    for buffer in graph.buffers:
+        names = [buffer.node] if buffer.node is not None else list(buffer.origins)
+        lines = source_lines(nodes[n] for n in names if n in nodes)
+        if lines:
+            yield (function, buffer.name), lines[-1]

@@ -1,0 +1,157 @@
+"""One call of one compiled program under the memory check: hands what the probes see to the parts that judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchsan.checks.memory.contents import Contents
+from torchsan.checks.memory.figures import Figures
+from torchsan.checks.memory.findings import Reporter
+from torchsan.checks.memory.guards import GuardRegistry, guarded
+from torchsan.checks.memory.initialisation import Initialisation
+from torchsan.checks.memory.ledger import Ledger, Origin
+from torchsan.checks.memory.lifetimes import Lifetimes
+from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
+from torchsan.instruments.program import Alias, Allocate, Free, Launch, Return
+from torchsan.recording import Writer
+from torchsan.records import Kind, Severity
+from torchsan.torch_internals.operators import undisturbed
+
+__all__ = ["MemoryWatch"]
+
+
+class MemoryWatch(CallWatch):
+    """Checks one call: lifetimes always; with `registry`, bounds, initialisation and contents too."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        reporter: Reporter,
+        program: CompiledProgram,
+        plan: MemoryPlan,
+        call: int,
+        registry: GuardRegistry | None,
+    ) -> None:
+        self._writer = writer
+        self._reporter = reporter
+        self._program = program
+        self._plan = plan
+        self._call = call
+        self._registry = registry
+        self._ledger = Ledger()
+        self._figures = Figures(plan)
+        self._lifetimes = Lifetimes(self._ledger, plan, self._figures, self._report)
+        self._initialisation = Initialisation(self._ledger, plan, self._report) if registry is not None else None
+        self._contents = Contents(self._ledger, plan, self._report) if registry is not None else None
+        self._checked: set[str] = set()
+        self._last = -1
+
+    def enter(self, function: str, inputs: Values) -> None:
+        for name, value in inputs.items():
+            self._lifetimes.bound(function, name, value, Origin.GIVEN)
+            if self._registry is not None:
+                for block in self._ledger.find(function, name):
+                    block.guard = block.guard or self._registry.find(block.pointer)
+        if function != "call" and self._contents is not None:
+            # A subgraph may write what it is given; what it is called with is not followed into it.
+            self._contents.forget_all()
+
+    def allocated(self, function: str, step: Allocate, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with undisturbed():
+            guard = None
+            if self._registry is not None and self._can_guard(function, step, value):
+                value, guard = guarded(value)
+            block = self._lifetimes.allocated(function, step.name, value)
+            if block is not None and guard is not None and self._initialisation is not None:
+                block.guard = guard
+                self._initialisation.allocated(block, step.name, value)
+        self._figures.step(step.line)
+        return value
+
+    def aliased(self, function: str, step: Alias, value: Any) -> None:
+        self._lifetimes.bound(function, step.name, value, Origin.RESULT)
+        if self._contents is not None:
+            with undisturbed():
+                self._contents.aliased(function, step, value)
+
+    def freed(self, function: str, step: Free) -> None:
+        if self._contents is not None:
+            self._contents.freed(function, step.names)
+        for block in self._lifetimes.freed(function, step.names):
+            if self._initialisation is not None:
+                self._initialisation.forgotten(block)
+        self._figures.step(step.line)
+
+    def before(self, function: str, launch: Launch, values: Values) -> None:
+        if self._contents is not None and self._initialisation is not None:
+            with undisturbed():
+                self._contents.before(function, launch, values)
+                self._initialisation.before(function, launch, values)
+
+    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
+        if self._initialisation is not None:
+            self._initialisation.repeatable(again)
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        self._last = launch.nth
+        self._lifetimes.launched(function, launch, values)
+        self._figures.step(launch.line)
+        if self._contents is not None and self._initialisation is not None:
+            self._check_guards(function, launch, values)
+            with undisturbed():
+                self._initialisation.after(function, launch, values)
+                self._contents.after(function, launch, values)
+        self._checked.update(launch.writes)
+
+    def returning(self, function: str, step: Return, values: Values) -> None:
+        if self._contents is not None:
+            with undisturbed():
+                self._contents.returned(function, values)
+
+    def leave(self, function: str, outputs: Any) -> None:
+        if self._initialisation is not None and function == "call":
+            with undisturbed():
+                self._initialisation.returned(outputs)
+        if self._contents is not None and function != "call":
+            self._contents.forget_all()
+        if function == "call":
+            self._lifetimes.count_returned(outputs, self._program.results)
+        for block in self._ledger.holding(outputs):
+            if self._registry is not None and block.guard is not None:
+                self._registry.add(block.pointer, block.guard)
+        self._lifetimes.left(function, outputs)
+
+    def close(self, error: BaseException | None) -> None:
+        ref = self._program.ref
+        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+        if error is not None:
+            self._lifetimes.failed(error, self._program.model.functions, self._last)
+            return
+        self._writer.event("memory", self._figures.event(ref.id, ref.direction, self._call))
+        self._lifetimes.closed()
+
+    def _report(self, kind: Kind, severity: Severity, message: str, **about: Any) -> bool:
+        return self._reporter.report(self._program, self._plan, kind, severity, message, **about)
+
+    def _can_guard(self, function: str, step: Allocate, value: torch.Tensor) -> bool:
+        key = (function, step.name)
+        if step.pool is not None or value.numel() == 0 or key in self._plan.handed_over | self._plan.unguarded:
+            return False
+        if value.device.type != "cpu" or value.is_pinned() or not value.untyped_storage().resizable():
+            what = f"{step.name} of graph {self._program.record.label}"
+            self._writer.skipped(what, f"guard zones are for plain CPU memory, and it is on {value.device}")
+            return False
+        return True
+
+    def _check_guards(self, function: str, launch: Launch, values: Values) -> None:
+        for name in values:
+            for block in self._ledger.find(function, name):
+                damage = block.guard.damage() if block.guard is not None else None
+                if damage is not None:
+                    self._reporter.out_of_bounds(self._program, self._plan, launch, block, name, damage)

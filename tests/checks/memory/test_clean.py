@@ -1,0 +1,152 @@
+"""No error on healthy programs and models, and outputs that are the same to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.memory import PROGRAMS
+from torch import Tensor, nn
+
+import torchsan
+from tests.programs.clean import CLEAN
+from torchsan.records import Severity
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit._script")
+
+QUICK = (
+    "batch_norm_in_training",
+    "dropout_in_training",
+    "bfloat16_through_and_through",
+    "three_steps_of_adam",
+    "inputs_mutated_in_place",
+    "scatter_with_duplicates",
+    "empty_and_zero_dimensional",
+    "dynamic_shapes",
+    "control_flow",
+    "embedding_and_cross_entropy",
+)
+
+
+def complaints(program: Callable[[], Any], **options: Any) -> list[str]:
+    torch.manual_seed(0)
+    with torchsan.session(check="memory", **options) as run:
+        program()
+    assert run.coverage.kernels
+    failures = [s.reason for s in run.coverage.skipped if "torchsan failed" in s.reason]
+    assert not failures
+    return [f"{f.severity}: {f.message}" for f in run.findings if f.severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_healthy_program(name: str) -> None:
+    assert complaints(CLEAN[name]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in CLEAN if n not in QUICK])
+def test_every_healthy_program(name: str) -> None:
+    assert complaints(CLEAN[name]) == []
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "MLP, training"])
+def test_a_program_on_which_pytorchs_tracker_raises(name: str) -> None:
+    assert complaints(PROGRAMS[name]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_llama() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-untyped]  # has none
+
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 128}
+    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+    tokens = torch.randint(0, 128, (2, 16))
+
+    def program() -> None:
+        torch.compile(model)(input_ids=tokens, labels=tokens).loss.backward()
+
+    assert complaints(program) == []
+
+
+def test_concatenation_and_memory_left_empty_on_purpose() -> None:
+    def f(x: Tensor, i: Tensor) -> Any:
+        summed = torch.zeros(10, 4).scatter_add(0, i, x)
+        scratch = torch.empty(3)
+        filled = torch.empty(4, 4)
+        filled[:2] = x[:2]
+        parts = torch.cat([summed, x.relu(), x + 1]), torch.cat([x.sin(), x.cos()], dim=1)
+        return (*parts, scratch, filled, torch.empty(6).clone())
+
+    assert complaints(lambda: torch.compile(f)(torch.randn(5, 4), torch.randint(0, 10, (5, 4)))) == []
+
+
+def test_integers_that_hold_the_pattern() -> None:
+    """The largest integer is what unwritten memory holds; a program that computes it is right all the same."""
+
+    def f(x: Tensor) -> Any:
+        full = torch.where(x > 0, torch.iinfo(torch.int64).max, 3)
+        return full.sort(-1).values, (x > 0).to(torch.int8) * 127, full.clamp(max=5)
+
+    assert complaints(lambda: torch.compile(f)(torch.randn(9, 5))) == []
+
+
+def _outputs(train: bool) -> list[Tensor]:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.LayerNorm(48), nn.Dropout(0.2), nn.Linear(48, 7))
+    compiled = torch.compile(layers.train(train))
+    x = torch.randn(6, 24, requires_grad=True)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        y = compiled(x)
+        y.square().sum().backward()
+        results += [y.detach().clone(), x.grad.clone() if x.grad is not None else x]
+    return results + [p.grad.clone() for p in layers.parameters() if p.grad is not None]
+
+
+def test_outputs_are_the_same_to_the_bit_and_look_the_same() -> None:
+    plain = _outputs(True)
+    with torchsan.session(check="memory"):
+        checked = _outputs(True)
+    assert len(plain) == len(checked)
+    for a, b in zip(plain, checked, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_is_returned_looks_like_what_the_program_allocates() -> None:
+    with torchsan.session(check="memory"):
+        (y, view) = torch.compile(lambda x: (x.sin(), x.cos().view(4, 16)[:, :3]))(torch.ones(64))
+    assert y.storage_offset() == 0
+    assert y.untyped_storage().nbytes() == 256
+    assert y.stride() == (1,)
+    assert y.data_ptr() % 64 == 0
+    assert view.shape == (4, 3)
+    y.add_(1)
+    assert not y._is_view()
+
+
+def test_a_program_that_overflows_keeps_its_guard_zones() -> None:
+    from tests.planted.plant import in_kernel, planted
+
+    with torchsan.session(check="memory", calls=1) as run, planted(in_kernel("cpp_fused", "out_ptr0[64] = 1;")):
+        f = torch.compile(lambda x: x.sin() + 2)
+        for _ in range(4):
+            assert torch.equal(f(torch.ones(64)), torch.ones(64).sin() + 2)
+    assert [str(finding.kind) for finding in run.findings] == ["out-of-bounds-write"]
+
+
+def test_the_ledger_alone(tmp_path: Any) -> None:
+    from torchsan.recording import Reader
+
+    assert complaints(CLEAN["batch_norm_in_training"], no_guards=True, out=tmp_path / "run") == []
+    events = Reader(tmp_path / "run").events("memory")
+    forward = next(e for e in events if e["direction"] == "forward")
+    assert forward["peak"] >= forward["planned_peak"] > 0
+    assert forward["saved"] > 0
+    assert forward["timeline"]
+    assert sum(e["bytes"] for e in forward["by_source"]) == forward["peak"]
+    assert any(e["file"] for e in forward["by_source"])
