@@ -1,7 +1,7 @@
 """From a wrong compiled model to the culprit: torchsan next to PyTorch's own tools. `python -m benchmarks values`.
 
 A two-layer transformer (d=64, batch 4, length 16), forward and backward, with the relu bug that Inductor can plant in
-A two-layer transformer (d=64, batch 4, length 16), forward and backward, with the relu bug that Inductor plants in
+itself. Measured in one run: compiling and running without torchsan, `--check values`, `CompilerBisector` on the forward
 and the accuracy minifier (`TORCHDYNAMO_REPRO_AFTER=aot`, level 4), each in processes of its own, the last two with a
 time limit: what they had not found by then is reported as "not within".
 """

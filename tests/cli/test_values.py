@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.cli.conftest import Run
+from torchsan.cli.main import main
 from torchsan.instruments.sink import Sink
 from torchsan.options import Options, Watch
 from torchsan.recording import Writer, finalize
@@ -53,6 +54,18 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.Capt
     finalize(writer.path, None)
     capfd.readouterr()
     return str(writer.path)
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `torchsan WORDS…` in this process: a table needs no other."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        status = main(words)
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(words, status, out, err)
+
+    return run
 
 
 def rows(done: subprocess.CompletedProcess[str]) -> list[str]:
