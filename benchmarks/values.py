@@ -114,11 +114,11 @@ def _run(folder: Path, program: str, before: list[str]) -> tuple[float, str, flo
 
 
 def _memory(pid: int) -> float:
-    import psutil
+    import psutil  # type: ignore[import-untyped]  # has no types
 
     try:
         process = psutil.Process(pid)
-        return max(p.memory_info().rss for p in (process, *process.children(recursive=True))) / 1e6
+        return float(max(p.memory_info().rss for p in (process, *process.children(recursive=True)))) / 1e6
     except psutil.Error:
         return 0.0
 
