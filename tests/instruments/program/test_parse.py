@@ -51,6 +51,12 @@ def test_what_an_in_place_kernel_finds_under_the_new_name_is_read() -> None:
     assert "buf10" in fused.writes
 
 
+def test_memory_handed_on_twice_is_still_read_in_place() -> None:
+    header = "k = async_compile.cpp_pybinding(['float*'], '''extern \"C\" void kernel(float* in_out_ptr0) {}''')"
+    function = body("c = a; del a  # reuse\nd = c; del c  # reuse\nk(d)", header)
+    assert launch(function, "k").reads == ("d",)
+
+
 def test_a_buffer_that_is_written_in_steps_is_read_by_the_later_ones() -> None:
     zeros, add, sin = read("cpu_scatter").launches()
     assert (zeros.kind, add.kind, sin.kind) == (KernelKind.FUSED, KernelKind.FALLBACK, KernelKind.FUSED)

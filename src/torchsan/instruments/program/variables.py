@@ -81,6 +81,8 @@ class Variables:
         self._forget(name)
         if source in self._written:
             (self._inherited if reused else self._written).add(name)
+        elif source in self._inherited:
+            self._inherited.add(name)
         return Alias(name=name, source=source, line=line, item=item, reused=reused)
 
     def _forget(self, name: str) -> None:
