@@ -246,7 +246,7 @@ def test_a_report_goes_with_the_recording(tmp_path: Path) -> None:
 
 @pytest.fixture
 def operators() -> Iterator[Any]:
-    library: Any = torch.library.Library("planted", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    library: Any = torch.library.Library("planted", "FRAGMENT")
     yield library
     library._destroy()
 
