@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ["summarize", "startup", "memory"]
+BENCHMARKS = ["summarize", "startup", "store", "watch", "values", "stages", "crossref", "memory"]
 
 
 def main(names: list[str]) -> int:

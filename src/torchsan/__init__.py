@@ -24,13 +24,16 @@ from torchsan.errors import (
 from torchsan.session import session
 
 if TYPE_CHECKING:
+    from torchsan.calls import check_call
     from torchsan.ops import loading_from, probe, realize
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
 
 _LAZY = {
     "Store": "torchsan.store",
+    "check_call": "torchsan.calls",
     "compare": "torchsan.tensors",
+    "crossref": "torchsan.checks.metadata.crossref",
     "describe": "torchsan.tensors",
     "digest": "torchsan.tensors",
     "insert_memory_steps": "torchsan.ops",
@@ -53,6 +56,7 @@ __all__ = [
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
+    "check_call",
     "compare",
     "describe",
     "digest",

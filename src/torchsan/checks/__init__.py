@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from torchsan.checks.memory import MemoryCheck
+from torchsan.checks.metadata import MetadataCheck
+from torchsan.checks.stages import StagesCheck
 from torchsan.checks.values import ValuesCheck
 from torchsan.records import Check
 
@@ -17,15 +19,20 @@ __all__ = ["observers"]
 
 
 def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
-    """Return the checks that the options ask for; those that this version lacks are recorded as skipped."""
+    """Return the checks that the options ask for."""
     found: list[Observer] = []
     for check in options.check:
         match check:
             case Check.VALUES:
                 found.append(ValuesCheck(writer, options.calls))
+            case Check.STAGES:
+                values = Check.VALUES in options.check
+                found.append(StagesCheck(writer, options.calls, kernels_elsewhere=values))
+            case Check.METADATA:
+                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast))
             case Check.MEMORY:
                 guards, fail_fast = not options.no_guards, options.fail_fast
                 found.append(MemoryCheck(writer, options.calls, guards=guards, fail_fast=fail_fast))
             case _:
-                writer.skipped(f"the {check} check", "not available in this version")
+                assert_never(check)
     return tuple(found)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchsan._version import __version__
-from torchsan.cli import doctor, report, run
+from torchsan.cli import doctor, ops, report, run, store, values
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
@@ -22,6 +22,8 @@ examples:
   torchsan run --check memory -m pkg    a module, one check
   torchsan run --json r.json train.py   and a report for programs
   torchsan report torchsan-runs/…       the report again
+  torchsan values torchsan-runs/…       what --watch saw
+  torchsan ops my_library               check the operators that a library registers
   torchsan doctor                       what works on this machine
 
 exit status of run and report:
@@ -54,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (run, report, doctor):
+    for command in (run, report, values, ops, store, doctor):
         command.add_parser(commands)
     return parser
 

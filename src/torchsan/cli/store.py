@@ -93,6 +93,13 @@ def _get(store: Store, args: argparse.Namespace) -> int:
     if target.suffix not in _FORMATS:
         raise UsageError(f"cannot write {target}: its name must end in one of {', '.join(_FORMATS)}", slug="bad-format")
     tensors = {name: t.detach() for name, t in store.get_many(args.names, device="cpu").items()}
+    write_tensors(tensors, target)
+    sys.stderr.write(f"wrote {', '.join(tensors)} to {target}\n")
+    return 0
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], target: Path) -> None:
+    """Write tensors to a file in the format of its suffix. Raise UsageError if that cannot hold them."""
     match target.suffix:
         case ".npy":
             _save_npy(tensors, target)
@@ -102,8 +109,6 @@ def _get(store: Store, args: argparse.Namespace) -> int:
             import torch
 
             torch.save(tensors if len(tensors) > 1 else next(iter(tensors.values())), target)
-    sys.stderr.write(f"wrote {', '.join(tensors)} to {target}\n")
-    return 0
 
 
 def _save_npy(tensors: dict[str, torch.Tensor], target: Path) -> None:

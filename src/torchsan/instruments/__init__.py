@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.operators import OperatorObserver, observe_operators
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
@@ -24,6 +25,7 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
+    observers = tuple(observers)
     with ExitStack() as stack:
         if options.watch is not Watch.OFF:
             watcher = Watcher(writer, options)
@@ -31,4 +33,8 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
             observers = (watcher, *observers)
             stack.enter_context(probes_to(watcher))
         stack.enter_context(observe_programs(writer, observers))
+        for observer in observers:
+            stack.enter_context(observer.attached())
+            if isinstance(observer, OperatorObserver):
+                stack.enter_context(observe_operators(observer))
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 
 if TYPE_CHECKING:
-    from torchsan.recording import Writer
+    from torchsan.recording import Sink
 
 __all__ = ["observe_programs"]
 
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def observe_programs(writer: Writer, observers: Iterable[Observer]) -> Iterator[None]:
+def observe_programs(writer: Sink, observers: Iterable[Observer]) -> Iterator[None]:
     """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
     instrument = _Instrument(writer, tuple(observers))
     try:
@@ -40,12 +39,11 @@ def observe_programs(writer: Writer, observers: Iterable[Observer]) -> Iterator[
 
 
 class _Instrument:
-    def __init__(self, writer: Writer, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, writer: Sink, observers: tuple[Observer, ...]) -> None:
         self._writer = writer
         self._observers = observers
         self._lock = threading.Lock()
         self._ids: dict[str, GraphId] = {}
-        self._next_id = itertools.count()
         self._undo: list[Callable[[], None]] = []
 
     def compile_failed(self, error: Exception) -> None:
@@ -79,15 +77,24 @@ class _Instrument:
         )
         self._writer.graph(record)
         self._report_gaps(program)
-        for observer in self._observers:
+        willing = tuple(o for o in self._observers if self._show(o, program))
+        self._probe(program, compile_, willing)
+
+    def _show(self, observer: Observer, program: CompiledProgram) -> bool:
+        """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
+        try:
             observer.compiled(program)
-        self._probe(program, compile_)
+        except Exception as e:
+            log.debug("%s failed", observer.name, exc_info=True)
+            self.watch_failed(program, observer.name, e)
+            return False
+        return True
 
     def _graph_id(self, key: str | None) -> GraphId:
         if key is None:
-            return GraphId(next(self._next_id))
+            return self._writer.new_graph()
         if key not in self._ids:
-            self._ids[key] = GraphId(next(self._next_id))
+            self._ids[key] = self._writer.new_graph()
         return self._ids[key]
 
     def _record(
@@ -129,14 +136,14 @@ class _Instrument:
             where = f"graph {program.record.label}, wrapper line {step.line}"
             self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
 
-    def _probe(self, program: CompiledProgram, compile_: Compile) -> None:
+    def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
         """Put an Entry in the place of the generated module's `call`."""
         module: Any = compile_.generated
-        if not self._observers or "call" not in program.model.functions:
+        if not observers or "call" not in program.model.functions:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = Entry(program, original, probed, self._observers, self.watch_failed)
+        entry = Entry(program, original, probed, observers, self.watch_failed)
         module.call = entry
 
         def undo() -> None:

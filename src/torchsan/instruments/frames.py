@@ -138,8 +138,11 @@ class Frame:
 
     def call(self, function: str, original: Callable[..., Any], args: Any) -> Any:
         """A subgraph or partition is called: run it probed too, if it is still the generated function itself."""
-        plain = getattr(original, "__name__", None) == function
-        if not plain or function not in self._probed:
+        if function not in self._probed:
+            return original(args)
+        if getattr(original, "__name__", None) != function:
+            replaced = RuntimeError("it was replaced, as CUDA graphs do, and ran unobserved")
+            self._failed(self._program, function, replaced)
             return original(args)
         return Frame(self._program, function, self._probed, self._watches, self._failed).run(original, args)
 

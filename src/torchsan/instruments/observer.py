@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,10 @@ class Observer:
     """Looks at compiled programs. One object for a whole session, used from any thread."""
 
     name = "observer"
+
+    def attached(self) -> AbstractContextManager[None]:
+        """What else it needs to see: entered when the session opens, left when it closes."""
+        return nullcontext()
 
     def compiled(self, program: CompiledProgram) -> None:
         """A program was compiled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchsan.torch_internals import Buffer
 
-__all__ = ["buffers_of_launches", "operator_name", "source_lines"]
+__all__ = ["buffers_of_launches", "operator_name", "settled_nodes", "source_lines"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
 _NOT_THE_USERS = tuple(
@@ -37,9 +37,13 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     position = 0
     removed: list[Buffer] = []
     for buffer in buffers:
-        names = _names_of(buffer.storage, function)
-        found = _first_writer(names, launches, position, extern=buffer.extern)
-        if found is not None:
+        names, unpacked = _names_of(buffer.storage, function)
+        # Results may be unpacked long after the launch that gave them.
+        start = 0 if unpacked else position
+        found = _first_writer(names, launches, start, extern=buffer.extern)
+        if found is not None and unpacked:
+            result[launches[found].nth].append(buffer)
+        elif found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
             removed = []
@@ -57,17 +61,47 @@ def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, 
     return next(iter(fitting or writers), None)
 
 
-def _names_of(storage: str, function: Function) -> set[str]:
-    """The names under which a launch may write a storage: its own, those it is handed on to, what it is an item of."""
+def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]) -> dict[int, dict[str, str]]:
+    """Return, for each launch by its number, the variables that hold a node's value after it, and which.
+
+    A buffer that is written in several steps holds its node's value after the last; one of several results is named
+    `buf0[1]`.
+    """
+    launches = function.launches()
+    buffers = {b.name: b for launch in launches for b in computes.get(launch.nth, ())}
+    items = {
+        s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source
+        for s in function.walk()
+        if isinstance(s, Alias) and not s.reused and s.source in {launch.result for launch in launches}
+    }
+    last: dict[str, int] = {}
+    for launch in launches:
+        last |= {b.storage: launch.nth for b in computes.get(launch.nth, ())}
+        last |= {name: launch.nth for name in launch.writes if name in buffers}
+    settled: dict[int, dict[str, str]] = {}
+    for storage, nth in last.items():
+        buffer = buffers.get(storage)
+        node = buffer.node if buffer is not None else None
+        # What is removed stays inside the kernel, even where its name is an argument: the memory that it took over.
+        if buffer is not None and node is not None and not buffer.removed:
+            settled.setdefault(nth, {})[items.get(storage, storage)] = node
+    return settled
+
+
+def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
+    """The names under which a launch may write a storage: its own, those it is handed on to, what it is unpacked from.
+
+    And whether it is unpacked from something.
+    """
     aliases = [s for s in function.walk() if isinstance(s, Alias)]
     items = {alias.source for alias in aliases if not alias.reused and alias.name == storage}
     if items:
-        return {storage, *items}
+        return {storage, *items}, True
     names = {storage}
     for alias in aliases:
         if alias.source in names:
             names.add(alias.name)
-    return names
+    return names, False
 
 
 def operator_name(node: torch.fx.Node) -> str | None:

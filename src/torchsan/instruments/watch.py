@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-import os
+import ast
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchsan.errors import StoreError
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer, Values
 from torchsan.instruments.program import Launch
+from torchsan.instruments.provenance import settled_nodes
+from torchsan.instruments.sink import Sink, Widths
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Writer
 from torchsan.records import Watched
-from torchsan.records.watched import describe_value, launch_label
 from torchsan.torch_internals.patching import Patches
 
 if TYPE_CHECKING:
     import torch
 
-    from torchsan.store import Store
-
 __all__ = ["Watcher", "probes_to"]
-
-log = logging.getLogger(__name__)
 
 INPUTS, OUTPUTS, PROBE = "(inputs)", "(outputs)", "(probe)"
 """What stands for a kernel's name where no kernel is launched."""
@@ -40,87 +35,159 @@ class Watcher(Observer):
 
     def __init__(self, writer: Writer, options: Options) -> None:
         self._calls: Counter[tuple[int, str]] = Counter()
+        self._probes: Counter[str] = Counter()
+        self._plans: dict[int, _Plan] = {}
         self._lock = threading.Lock()
-        self._selects = options.selects
+        self.selects = options.selects
         self.names_only = options.watch is Watch.NAMES
         self.before = options.when is not When.AFTER
         # A name is one line a launch: before it, unless asked for after it, so that the last one names a crash.
         self.after = options.when is When.AFTER or (options.when is When.BOTH and not self.names_only)
-        self.sink = _Sink(writer, options)
+        self.sink = Sink(writer, options)
+
+    def compiled(self, program: CompiledProgram) -> None:
+        """Decide once a compile what is worth knowing at every launch."""
+        self._plans[id(program)] = _plan(program, self.selects)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        """Watch this call, whichever it is: a value that is not looked at now is gone."""
         key = (program.record.id, program.record.direction)
         with self._lock:
             nth = self._calls[key]
             self._calls[key] += 1
-        return _Call(self, program, nth)
-
-    def selects(self, kernel: str) -> bool:
-        """Whether the user wants to see this kernel."""
-        return self._selects(kernel)
+        return _Call(self, self._plans[id(program)], nth)
 
     def probed(self, name: str, value: torch.Tensor) -> None:
         """A value passed `torchsan.probe`; its gradient comes as `name.grad`."""
-        if self.selects(name) or self.selects(PROBE):
-            self.sink.value(
-                Watched(graph=None, direction=None, call=0, launch=None, kernel=PROBE, phase="after", name=name), value
-            )
+        if not (self.selects(name) or self.selects(PROBE)):
+            return
+        with self._lock:
+            nth = self._probes[name]
+            self._probes[name] += 1
+        watched = Watched(graph=None, direction=None, call=nth, launch=None, kernel=PROBE, phase="after", name=name)
+        if self.names_only:
+            self.sink.launch(watched)
+        else:
+            self.sink.value(watched, value)
 
     def close(self) -> None:
         """Write what is still under way."""
         self.sink.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to show of a program. `numbers` are the arguments without a storage, as functions of the variables."""
+
+    program: CompiledProgram
+    selected: frozenset[int]
+    numbers: Mapping[int, tuple[tuple[str, Callable[[Values], Any]], ...]]
+    nodes: Mapping[int, Mapping[str, str]]
+    widths: Widths
+
+
+def _plan(program: CompiledProgram, selects: Callable[[str], bool]) -> _Plan:
+    launches = [launch for launch in program.model.launches() if selects(launch.kernel)]
+    nodes: dict[int, Mapping[str, str]] = {}
+    for function in program.model.functions.values():
+        nodes.update(settled_nodes(function, program.computes))
+    names = [n for launch in launches for n in (*launch.reads, *launch.writes)]
+    return _Plan(
+        program=program,
+        selected=frozenset(launch.nth for launch in launches),
+        numbers={launch.nth: tuple(_numbers(launch, program.constants)) for launch in launches},
+        nodes=nodes,
+        widths=Widths(
+            kernel=max((len(launch.kernel) for launch in launches), default=len(OUTPUTS)),
+            name=max(map(len, names), default=10),
+        ),
+    )
+
+
+def _numbers(launch: Launch, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Values], Any]]]:
+    """The arguments of a launch that are no tensors: the name of each, and how to get its value."""
+    for i, argument in enumerate(launch.arguments):
+        if argument.base is None:
+            name = argument.keyword or (argument.text if argument.variables else f"argument{i}")
+            yield name, _evaluator(argument.text, bool(argument.variables), namespace)
+
+
+def _evaluator(text: str, variable: bool, namespace: Mapping[str, Any]) -> Callable[[Values], Any]:
+    if not variable:
+        try:
+            constant = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            constant = text
+        return lambda _values: constant
+    code = compile(text, "<argument>", "eval")
+
+    def evaluate(values: Values) -> Any:
+        return eval(code, dict(namespace), dict(values))  # noqa: S307  # an argument of the user's own program
+
+    return evaluate
+
+
 class _Call(CallWatch):
-    def __init__(self, watcher: Watcher, program: CompiledProgram, call: int) -> None:
+    def __init__(self, watcher: Watcher, plan: _Plan, call: int) -> None:
         self._watcher = watcher
-        self._program = program
+        self._plan = plan
+        self._ref = plan.program.ref
         self._call = call
         self._launch = -1
 
-    def _record(self, kernel: str, phase: str, name: str = "", launch: int | None = None) -> Watched:
-        ref = self._program.ref
+    def _show(self, kernel: str, phase: str, name: str, value: Any, launch: Launch | None = None) -> None:
+        nodes = {} if launch is None else self._plan.nodes.get(launch.nth, {})
+        watched = self._record(kernel, phase, name, launch, nodes.get(name) if phase == "after" else None)
+        self._watcher.sink.value(watched, value, self._plan.widths)
+
+    def _record(self, kernel: str, phase: str, name: str, launch: Launch | None, node: str | None = None) -> Watched:
         return Watched(
-            graph=ref.id, direction=ref.direction, call=self._call, launch=launch, kernel=kernel, phase=phase, name=name
+            graph=self._ref.id,
+            direction=self._ref.direction,
+            call=self._call,
+            launch=None if launch is None else self._launch,
+            site=None if launch is None else launch.nth,
+            kernel=kernel,
+            phase=phase,
+            name=name,
+            node=node,
         )
 
     def enter(self, function: str, inputs: Values) -> None:
-        if function == "call" and not self._watcher.names_only and self._watcher.selects(INPUTS):
+        watcher = self._watcher
+        if function == "call" and watcher.before and not watcher.names_only and watcher.selects(INPUTS):
             for name, value in inputs.items():
-                self._watcher.sink.value(self._record(INPUTS, "before", name), value)
+                self._show(INPUTS, "before", name, value)
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         self._launch += 1
-        if not self._watcher.before or not self._watcher.selects(launch.kernel):
+        if not self._watcher.before or launch.nth not in self._plan.selected:
             return
         if self._watcher.names_only:
-            self._watcher.sink.launch(self._record(launch.kernel, "before", launch=self._launch))
+            self._watcher.sink.launch(self._record(launch.kernel, "before", "", launch))
             return
         # What is not written yet is not worth a look.
         for name in launch.reads:
-            self._watcher.sink.value(self._record(launch.kernel, "before", name, self._launch), values[name])
-        self._numbers(launch, "before")
+            for part, value in _parts(name, values[name]):
+                self._show(launch.kernel, "before", part, value, launch)
+        for name, evaluate in self._plan.numbers[launch.nth]:
+            self._show(launch.kernel, "before", name, evaluate(values), launch)
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
-        if not self._watcher.after or not self._watcher.selects(launch.kernel):
+        if not self._watcher.after or launch.nth not in self._plan.selected:
             return
         if self._watcher.names_only:
-            self._watcher.sink.launch(self._record(launch.kernel, "after", launch=self._launch))
+            self._watcher.sink.launch(self._record(launch.kernel, "after", "", launch))
             return
         for name in launch.writes:
             for part, value in _parts(name, values[name]):
-                self._watcher.sink.value(self._record(launch.kernel, "after", part, self._launch), value)
+                self._show(launch.kernel, "after", part, value, launch)
 
     def leave(self, function: str, outputs: Any) -> None:
-        if function == "call" and not self._watcher.names_only and self._watcher.selects(OUTPUTS):
+        watcher = self._watcher
+        if function == "call" and watcher.after and not watcher.names_only and watcher.selects(OUTPUTS):
             for i, value in enumerate(outputs):
-                self._watcher.sink.value(self._record(OUTPUTS, "after", f"output{i}"), value)
-
-    def _numbers(self, launch: Launch, phase: str) -> None:
-        for i, argument in enumerate(launch.arguments):
-            if argument.base is None:
-                watched = self._record(launch.kernel, phase, f"argument{i}", self._launch)
-                self._watcher.sink.value(watched, argument.text)
+                self._show(OUTPUTS, "after", f"output{i}", value)
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -130,94 +197,6 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{i}]", part
     else:
         yield name, value
-
-
-class _Sink:
-    """Where watched values go: the terminal, the event log, the recording's store."""
-
-    def __init__(self, writer: Writer, options: Options) -> None:
-        self._writer = writer
-        self._print = options.watch in (Watch.PRINT, Watch.NAMES)
-        self._save = options.watch is Watch.SAVE
-        self._limit = options.max_bytes
-        self._bytes = 0
-        self._store: Store | None = None
-        self._lock = threading.Lock()
-
-    def launch(self, watched: Watched) -> None:
-        """A launch by its name alone: on the terminal and in the log before anything else happens."""
-        self._writer.event("watched", {"watched": watched})
-        _line(f"torchsan: {launch_label(watched)} {watched.phase} {watched.kernel}")
-
-    def value(self, watched: Watched, value: Any) -> None:
-        """Print or save one value. None, and what is neither a tensor nor a number, is left out."""
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            watched = self._tensor(watched, value)
-        elif isinstance(value, bool | int | float | str):
-            watched = dataclasses.replace(watched, value=value)
-        else:
-            return
-        self._writer.event("watched", {"watched": watched})
-        if self._print:
-            where = f"{launch_label(watched):22} {watched.phase:6} {watched.kernel:32}"
-            _line(f"torchsan: {where} {watched.name:10} {describe_value(watched)}")
-
-    def _tensor(self, watched: Watched, value: torch.Tensor) -> Watched:
-        from torchsan.tensors import summarize
-
-        stored = self._put(watched, value) if self._save else None
-        return dataclasses.replace(watched, summary=summarize(value.detach()), stored=stored)
-
-    def _put(self, watched: Watched, value: torch.Tensor) -> str | None:
-        size = value.numel() * value.element_size()
-        with self._lock:
-            if self._limit is not None and self._bytes + size > self._limit:
-                if self._bytes <= self._limit:
-                    self._bytes = self._limit + 1  # Said once; nothing more is saved, not even what would fit.
-                    reason = f"--max-bytes {self._limit} is reached; values from here on are summarized, not saved"
-                    self._writer.skipped(f"saving from {launch_label(watched)} {watched.kernel} on", reason)
-                    _line(f"torchsan: {reason}")
-                return None
-            self._bytes += size
-            store = self._open()
-        name = _stored_name(watched)
-        try:
-            store.put(name, value.detach(), wait=False)
-        except StoreError as e:
-            self._writer.skipped(name, f"could not be saved: {e}")
-            return None
-        return name
-
-    def _open(self) -> Store:
-        if self._store is None:
-            from torchsan.store import Store
-
-            self._store = Store(str(self._writer.path / "tensors"))
-        return self._store
-
-    def close(self) -> None:
-        if self._store is not None:
-            try:
-                self._store.close()
-            except StoreError as e:
-                self._writer.skipped("saved values", f"some could not be written: {e}")
-
-
-def _stored_name(watched: Watched) -> str:
-    """Graph, call, launch, kernel, phase and variable: no two values of a run share it."""
-    where = "probes" if watched.graph is None else f"graph{watched.graph}-{watched.direction}/call{watched.call}"
-    launch = "" if watched.launch is None else f"{watched.launch:04}-"
-    return f"{where}/{launch}{watched.kernel}/{watched.phase}/{watched.name}"
-
-
-def _line(text: str) -> None:
-    """One line on standard error at once, past every buffer: it is there even if the next launch kills the process."""
-    try:
-        os.write(2, (text + "\n").encode(errors="replace"))
-    except OSError:
-        log.debug("standard error is gone")
 
 
 @contextmanager

@@ -30,15 +30,30 @@ def _(info: Any, in_dims: tuple[int | None, None], x: torch.Tensor, name: str) -
     return torch.ops.torchsan.probe(x, name), in_dims[0]
 
 
-def _setup(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
-    ctx.name = inputs[1]
+class _Probe(torch.autograd.Function):
+    """The operator with its gradient, also for the transforms of `torch.func`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, name: str) -> torch.Tensor:
+        result: torch.Tensor = _probe(x, name)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
+        ctx.name = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Probe.apply(grad, f"{ctx.name}.grad"), None  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return torch.ops.torchsan.probe(grad, f"{ctx.name}.grad"), None
+    return _Probe.backward(ctx, grad)
 
 
-_probe.register_autograd(_backward, setup_context=_setup)
+_probe.register_autograd(_backward, setup_context=_Probe.setup_context)
 
 
 def probe(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -48,5 +63,7 @@ def probe(x: torch.Tensor, name: str) -> torch.Tensor:
     """
     if _listener is None:
         return x
-    result: torch.Tensor = torch.ops.torchsan.probe(x, name)
+    # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
+    alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    result: torch.Tensor = _probe(x, name) if alone else _Probe.apply(x, name)  # type: ignore[no-untyped-call]  # torch has no type for it
     return result

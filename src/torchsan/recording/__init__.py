@@ -5,8 +5,21 @@ had seen; reading it needs neither the program nor torch, and executes nothing f
 """
 
 from torchsan.recording.folder import SCHEMA, Manifest, create_folder
+from torchsan.recording.memory import Memory
 from torchsan.recording.reader import Failure, Reader
+from torchsan.recording.sink import Sink
 from torchsan.recording.state import Program
 from torchsan.recording.writer import Writer, finalize
 
-__all__ = ["SCHEMA", "Failure", "Manifest", "Program", "Reader", "Writer", "create_folder", "finalize"]
+__all__ = [
+    "SCHEMA",
+    "Failure",
+    "Manifest",
+    "Memory",
+    "Program",
+    "Reader",
+    "Sink",
+    "Writer",
+    "create_folder",
+    "finalize",
+]

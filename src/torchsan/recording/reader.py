@@ -107,6 +107,8 @@ class Reader:
                 self._state.add_graph(decode(GraphRecord, body))
             case "finding":
                 self._state.findings.append(decode(Finding, body))
+            case "amended":
+                self._state.amend(decode(Finding, body))
             case "skipped":
                 self._state.skipped[decode(Skipped, body)] = None
             case "checked":

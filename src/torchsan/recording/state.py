@@ -37,6 +37,10 @@ class State:
         """A graph that is recorded again replaces what was known of it."""
         self.graphs[graph.id, graph.direction] = graph
 
+    def amend(self, finding: Finding) -> None:
+        """A finding that is recorded again replaces the one with its id."""
+        self.findings[:] = [finding if f.id == finding.id else f for f in self.findings]
+
     def new_buffers(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> list[str]:
         """Count the buffers and return those that were not counted before."""
         new = [b for b in dict.fromkeys(buffers) if (graph, direction, b) not in self.checked]
@@ -53,11 +57,13 @@ class State:
     def coverage(self) -> Coverage:
         """What was looked at so far."""
         graphs = self.graphs.values()
+        # Checks may look at more than a graph's record counts as its buffers, such as memory that nobody reads.
+        counted = {(g.id, g.direction, name) for g in graphs for name in g.buffers}
         return Coverage(
             graphs=len(graphs),
             kernels=sum(len(g.kernels) for g in graphs),
             buffers=sum(len(g.buffers) for g in graphs),
-            buffers_checked=len(self.checked),
+            buffers_checked=len(self.checked & counted),
             ops_checked=len(self.ops),
             skipped=tuple(self.skipped),
         )

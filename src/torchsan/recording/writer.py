@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -47,6 +48,7 @@ class Writer:
         self._lock = threading.RLock()
         self._state = State()
         self._artifacts: set[str] = set()
+        self._graph_ids = itertools.count()
         try:
             self._connection: sqlite3.Connection | None = log.connect(folder)
         except sqlite3.Error as e:
@@ -72,6 +74,10 @@ class Writer:
         """What was looked at so far."""
         with self._lock:
             return self._state.coverage
+
+    def new_graph(self) -> GraphId:
+        """Return an id that no graph of this run has yet."""
+        return GraphId(next(self._graph_ids))
 
     def graph(self, graph: GraphRecord) -> None:
         """Record a compiled graph; the same id and direction again replaces it."""
@@ -110,6 +116,14 @@ class Writer:
         if self.on_finding is not None:
             self.on_finding(finding)
         return finding
+
+    def amend(self, finding: Finding) -> None:
+        """Record again a finding that has its id, with more known about it."""
+        if self._inert():
+            return
+        with self._lock:
+            self._state.amend(finding)
+            self._write("amended", finding)
 
     def skipped(self, what: str, reason: str) -> None:
         """Record that something was not checked, and why; the same again is not recorded again."""

@@ -14,6 +14,9 @@ __all__ = ["Watched", "describe_value", "launch_label"]
 class Watched:
     """One value. `launch` counts the launches of one call from 0; None for graph inputs, outputs and probes.
 
+    `site` is the launch's place in the program, the `nth` of its KernelRecord: in a loop it comes again. `node` is the
+    FX node whose value the variable holds now. `call` counts the calls of one graph, or how often a probe was passed.
+
     `value` is set for a number, `summary` for a tensor, `stored` to the tensor's name in the recording's store if it
     was saved. Neither: only that the launch happened is known (`--watch names`).
     """
@@ -22,9 +25,11 @@ class Watched:
     direction: Direction | None
     call: int
     launch: int | None
+    site: int | None = None
     kernel: str
     phase: str
     name: str = ""
+    node: str | None = None
     value: Scalar | str | None = None
     summary: TensorSummary | None = None
     stored: str | None = None
@@ -33,7 +38,7 @@ class Watched:
 def launch_label(watched: Watched) -> str:
     """Where and when, as `0 forward call 1 #3`."""
     if watched.graph is None:
-        return "probe"
+        return f"probe #{watched.call}"
     nth = "" if watched.launch is None else f" #{watched.launch}"
     return f"{watched.graph} {watched.direction} call {watched.call}{nth}"
 
@@ -48,9 +53,12 @@ def describe_value(watched: Watched) -> str:
     stride = f" stride {meta.stride}" if meta.stride and not _contiguous(meta.shape, meta.stride) else ""
     parts = [f"{meta.dtype}[{shape}]{stride} {meta.device}"]
     if s.minimum is not None:
-        parts.append(f"min {_short(s.minimum)} max {_short(s.maximum)} mean {_short(s.mean)} std {_short(s.std)}")
+        mean = s.mean or 0.0  # A mean of -0 says nothing.
+        parts.append(f"min {_short(s.minimum)} max {_short(s.maximum)} mean {_short(mean)} std {_short(s.std)}")
     counts = {"NaN": s.nan, "+Inf": s.posinf, "-Inf": s.neginf, "zeros": s.zeros, "subnormal": s.subnormals}
     parts += [f"{name} {n}" for name, n in counts.items() if n]
+    if s.reason:
+        parts.append(f"({s.reason})")
     if s.values:
         parts.append("[" + ", ".join(_short(v) for v in s.values) + "]")
     return "  ".join(parts)

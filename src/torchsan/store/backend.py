@@ -94,7 +94,11 @@ class Backend(Protocol):
         ...
 
     def retire(self, segment: SegmentId) -> None:
-        """Make the log of `segment` an old one, which readers still read and writers leave."""
+        """Mark `segment` as one that will go. Readers still read it; `is_current` is false from now on."""
+        ...
+
+    def is_current(self, segment: SegmentId) -> bool:
+        """Return whether `segment` is there and not retired."""
         ...
 
     def set_aside(self, digest: Digest) -> None:
@@ -131,6 +135,11 @@ def log_key(segment: SegmentId, *, old: bool = False) -> str:
 def pack_key(segment: SegmentId) -> str:
     """Return the key of a segment's pack."""
     return f"log/{segment}.pack"
+
+
+def retired_key(segment: SegmentId) -> str:
+    """Return the key of the file that marks a segment as retired, where logs cannot be renamed."""
+    return f"log/{segment}.retired"
 
 
 def aside_key(digest: Digest) -> str:

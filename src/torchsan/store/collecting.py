@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,13 +18,18 @@ from torchsan.store.backend import (
     log_key,
     new_segment,
     pack_key,
+    retired_key,
 )
 from torchsan.store.index import Index, blobs_in
-from torchsan.store.log import put_line
+from torchsan.store.log import delete_line, put_line
 from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SegmentId, SparseRecord, TensorRecord, from_json
 
-_ATTEMPTS = 5
+_ATTEMPTS = 50
 _SEGMENT_BYTES = 16 << 20
+_SETTLE = 0.1
+"""Seconds; many times what a writer takes between finding bytes and writing its record."""
+_REMEMBER_NS = 24 * 3600 * 10**9
+"""How long deletions are kept: longer than a collection takes that read the logs before one and writes after it."""
 
 Live: TypeAlias = dict[str, tuple[int, TensorRecord]]
 """Names with the time and the record of their last put."""
@@ -39,11 +47,11 @@ class GcReport:
 
 def collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Progress | None) -> GcReport:
     """Collect the store. Raise StoreError, with nothing removed, if it is damaged and `drop_damaged` is not set."""
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
             return _collect(backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
         except FileNotFoundError:
-            continue  # another collection is at work; its result is in the logs
+            time.sleep(random.random() * 0.02 * attempt)  # another collection is at work; let it finish
     raise StoreError(f"another collection is at work in {backend.url}; try again later", slug="store-busy")
 
 
@@ -55,7 +63,8 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
             "see `torchsan store fsck`, then collect with --drop-damaged to give them up",
             slug="damaged-log",
         )
-    _bring_back(backend, index)
+    leftover = {Digest(name) for name in backend.list("aside")}
+    _bring_back(backend, leftover, remove=False)
     _live(backend, index, drop_damaged)
     segments = index.segments
     for segment in segments:
@@ -65,13 +74,22 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
     live, dropped = _live(backend, index, drop_damaged)
     before = sum(backend.size(key) or 0 for segment in segments for key in _files(segment))
     after = _Compaction(backend, index, frozenset(segments)).run(live, progress)
+    used = {blob.digest for _, record in live.values() for blob in record.blobs}
+    unused = {digest: size for digest, size in backend.blobs() if digest not in used}
+    for digest in unused:
+        backend.set_aside(digest)
+    # A writer that relied on what we remove has its record in the logs by now, or will notice and put again. The
+    # pause is for one that is killed in between: its record would be there and its bytes would not.
+    time.sleep(_SETTLE)
+    _check_independence(_read(backend), frozenset(segments))
+    _bring_back(backend, leftover | unused.keys(), remove=True)
     for segment in segments:
         for key in _files(segment):
             backend.remove(key)
-    blobs, nbytes = _sweep(backend, {blob.digest for _, record in live.values() for blob in record.blobs})
     for key in backend.leftovers(grace):
         backend.remove(key)
-    return GcReport(blobs=blobs, nbytes=max(0, nbytes + before - after), dropped=tuple(dropped))
+    freed = sum(unused.values()) + before - after
+    return GcReport(blobs=len(unused), nbytes=max(0, freed), dropped=tuple(dropped))
 
 
 def _read(backend: Backend) -> Index:
@@ -80,42 +98,53 @@ def _read(backend: Backend) -> Index:
     return index
 
 
-def _files(segment: SegmentId) -> tuple[str, str, str]:
-    # The pack goes last: a log without its pack would be damage, a pack without its log is none.
-    return log_key(segment, old=True), log_key(segment), pack_key(segment)
+def _files(segment: SegmentId) -> tuple[str, ...]:
+    # The pack goes after the logs: a log without its pack would be damage, a pack without its log is none.
+    return log_key(segment, old=True), log_key(segment), pack_key(segment), retired_key(segment)
 
 
 def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, list[str]]:
-    """Return the records that can be read, and the names of the others."""
+    """Return the records that can be read, and the names of the others, which `drop_damaged` gives up."""
     live: Live = {}
-    dropped = []
+    dropped: dict[str, StoreError] = {}
     for name in sorted(index.names()):
         known = index.find(name)
         assert known is not None, "names lists what find finds"
         try:
             record = from_json(name, known.tensor)
             for blob in record.blobs:
-                _place(backend, index, name, blob)
-        except StoreError:
-            if not drop_damaged:
-                raise
-            dropped.append(name)
+                if _place(backend, index, blob) is None:
+                    raise StoreError(
+                        f"the data of tensor {name!r} in {backend.url} are missing; see `torchsan store fsck`, then "
+                        "put it again, delete it, or collect with --drop-damaged",
+                        slug="corrupt-blob",
+                    )
+        except StoreError as e:
+            dropped[name] = e
         else:
             live[name] = (known.time, record)
-    return live, dropped
+    if dropped and _read(backend).segments != index.segments:
+        # Logs go before their packs: what we missed, another collection has moved.
+        raise FileNotFoundError
+    if dropped and not drop_damaged:
+        raise next(iter(dropped.values()))
+    return live, list(dropped)
 
 
-def _place(backend: Backend, index: Index, name: str, blob: BlobRef) -> BlobRef:
+def _place(backend: Backend, index: Index, blob: BlobRef) -> BlobRef | None:
     """Return where the bytes of `blob` are, by size; whether they are right is for fsck to say."""
     for place in (blob, *index.packed(blob.digest)):
-        key = blob_key(place.digest) if place.pack is None else pack_key(place.pack)
-        if (backend.size(key) or 0) >= place.at + place.nbytes:
-            return place
-    raise StoreError(
-        f"the data of tensor {name!r} in {backend.url} are missing; see `torchsan store fsck`, then put it again, "
-        "delete it, or collect with --drop-damaged",
-        slug="corrupt-blob",
-    )
+        for key in _keys(place):
+            if (backend.size(key) or 0) >= place.at + place.nbytes:
+                return place
+    return None
+
+
+def _keys(place: BlobRef) -> tuple[str, ...]:
+    if place.pack is not None:
+        return (pack_key(place.pack),)
+    # Twice, because another collection may have brought it back between two looks.
+    return blob_key(place.digest), aside_key(place.digest), blob_key(place.digest)
 
 
 class _Compaction:
@@ -138,13 +167,15 @@ class _Compaction:
         """Write all of `live`; return how many bytes that took."""
         total = sum(blob.nbytes for _, record in live.values() for blob in record.blobs if blob.pack)
         done = 0
-        for name, (time, record) in live.items():
+        for name, (when, record) in live.items():
             done += sum(blob.nbytes for blob in record.blobs if blob.pack)
             if progress is not None:
                 progress(done, total)
-            self._lines.append(put_line(name, time, self._move(name, record)).line)
+            self._lines.append(put_line(name, when, self._move(record)).line)
             if len(self._pack) >= _SEGMENT_BYTES:
                 self._finish()
+        oldest = time.time_ns() - _REMEMBER_NS
+        self._lines += [delete_line(name, when).line for name, when in self._index.deletions() if when > oldest]
         if self._lines:
             self._finish()
         return self._written
@@ -158,18 +189,18 @@ class _Compaction:
         self._written += len(self._pack) + len(log)
         self._begin()
 
-    def _move(self, name: str, record: TensorRecord) -> TensorRecord:
+    def _move(self, record: TensorRecord) -> TensorRecord:
         match record:
             case DenseRecord():
-                return replace(record, blob=self._move_blob(name, record.blob))
+                return replace(record, blob=self._move_blob(record.blob))
             case SparseRecord():
-                parts = {
-                    part: replace(dense, blob=self._move_blob(name, dense.blob)) for part, dense in record.parts.items()
-                }
+                parts = {part: replace(dense, blob=self._move_blob(dense.blob)) for part, dense in record.parts.items()}
                 return replace(record, parts=parts)
 
-    def _move_blob(self, name: str, blob: BlobRef) -> BlobRef:
-        place = _place(self._backend, self._index, name, blob)
+    def _move_blob(self, blob: BlobRef) -> BlobRef:
+        place = _place(self._backend, self._index, blob)
+        if place is None:
+            raise FileNotFoundError(blob.digest)  # it was there a moment ago, so another collection has moved it
         if place.pack is None or place.pack not in self._retired:
             return place
         if blob.digest not in self._moved:
@@ -181,24 +212,26 @@ class _Compaction:
         return self._moved[blob.digest]
 
 
-def _sweep(backend: Backend, live: set[Digest]) -> tuple[int, int]:
-    """Remove the blobs that are not `live`; return how many, and their bytes."""
-    unused = {digest: size for digest, size in backend.blobs() if digest not in live}
-    for digest in unused:
-        backend.set_aside(digest)
-    # A writer that found a blob before it was set aside has its record in the logs by now, or will miss the blob.
-    _bring_back(backend, _read(backend))
-    return len(unused), sum(unused.values())
+def _check_independence(index: Index, retired: frozenset[SegmentId]) -> None:
+    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it."""
+    for name in index.names():
+        known = index.find(name)
+        for blob in blobs_in(known.tensor) if known else ():
+            if blob.pack in retired and all(place.pack in retired for place in index.packed(blob.digest)):
+                raise FileNotFoundError(blob.digest)
 
 
-def _bring_back(backend: Backend, index: Index) -> None:
-    """Return what was set aside and is used after all; remove the rest. Also after a collection that was killed."""
-    aside = [Digest(name) for name in backend.list("aside")]
+def _bring_back(backend: Backend, aside: Set[Digest], *, remove: bool) -> None:
+    """Return those that were set `aside` and are used after all; `remove` the rest.
+
+    The logs are read here, after the setting aside: a record that is older must be seen.
+    """
     if not aside:
         return
+    index = _read(backend)
     used = {blob.digest for name in index.names() if (known := index.find(name)) for blob in blobs_in(known.tensor)}
     for digest in aside:
         if digest in used and backend.size(blob_key(digest)) is None:
             backend.bring_back(digest)
-        else:
+        elif remove:
             backend.remove(aside_key(digest))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torchsan.errors import StoreError
-from torchsan.store.backend import PACK_ALIGNMENT, Backend, blob_key, log_key, pack_key
+from torchsan.store.backend import PACK_ALIGNMENT, Backend, blob_key, pack_key
 from torchsan.store.index import Index
 from torchsan.store.log import Written, delete_line, put_line
 from torchsan.store.metadata import BlobRef, Digest, SegmentId
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 PACK_LIMIT = 64 << 10
 """Bytes. Smaller blobs go into packs, because making a file costs more than writing so little."""
-_ATTEMPTS = 20
+_ATTEMPTS = 50
 
 
 class Committer:
@@ -35,10 +36,11 @@ class Committer:
 
     def put(self, plans: Sequence[Plan]) -> None:
         """Put all tensors of `plans`; they are there, all of one commit, when this returns."""
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             self._index.refresh()
             if self._attempt(plans):
                 return
+            time.sleep(random.random() * 0.02 * attempt)
         raise StoreError(
             f"{self._backend.url} is being collected over and over; put again when gc is done", slug="store-busy"
         )
@@ -84,9 +86,10 @@ class Committer:
         return BlobRef(digest=digest, nbytes=source.nbytes, probe=probe)
 
     def _still_there(self, blobs: set[BlobRef], packing: _Packing) -> bool:
-        keys = {blob_key(blob.digest) for blob in blobs if blob.pack is None and blob.digest not in packing.new}
-        keys |= {log_key(blob.pack) for blob in blobs if blob.pack is not None}
-        return all(self._backend.size(key) is not None for key in keys)
+        files = {blob_key(blob.digest) for blob in blobs if blob.pack is None and blob.digest not in packing.new}
+        packs = {blob.pack for blob in blobs if blob.pack is not None}
+        current = all(self._backend.is_current(pack) for pack in packs)
+        return current and all(self._backend.size(key) is not None for key in files)
 
     def _time(self) -> int:
         return max(time.time_ns(), self._index.newest + 1)

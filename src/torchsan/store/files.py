@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 from pathlib import Path
 
@@ -12,41 +11,40 @@ from blake3 import blake3
 from torchsan.store.metadata import Digest
 from torchsan.store.spans import Source, chunks, digest_of
 
-_QUEUE = 3
-"""Chunks that hashing may be ahead of writing."""
+_HASHED = 16 << 20
+"""Bytes that are hashed at a time; less makes BLAKE3's threads wait for each other."""
 
 
 def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
-    """Write `source` to `fd`; hash it meanwhile if its digest is not known."""
+    """Write `source` to `fd`; hash it meanwhile if its digest is not known.
+
+    Writing and hashing go through the source each at its own pace: tied together, the faster would wait for the slower.
+    """
     if digest is not None:
         for chunk in chunks(source):
             write_all(fd, chunk)
         return digest
-    hasher = blake3(max_threads=blake3.AUTO)
-    todo: queue.Queue[memoryview | None] = queue.Queue(_QUEUE)
-    failures: list[OSError] = []
+    failures: list[BaseException] = []
 
-    def writer() -> None:
-        while (chunk := todo.get()) is not None:
-            try:
-                if not failures:
-                    write_all(fd, chunk)
-            except OSError as e:
-                failures.append(e)
+    def write() -> None:
+        try:
+            for chunk in chunks(source):
+                write_all(fd, chunk)
+        except BaseException as e:  # noqa: BLE001  # raised again below, in the thread that waits for it
+            failures.append(e)
 
-    thread = threading.Thread(target=writer, name="torchsan-store-blob")
+    thread = threading.Thread(target=write, name="torchsan-store-blob")
     try:
         thread.start()
     except RuntimeError:  # an interpreter that is ending starts no threads
         return write_source(fd, source, digest_of(source))
+    hasher = blake3(max_threads=blake3.AUTO)
     try:
-        for chunk in chunks(source):
+        for chunk in chunks(source, _HASHED):
             if failures:
                 break
-            todo.put(chunk)
             hasher.update(chunk)
     finally:
-        todo.put(None)
         thread.join()
     if failures:
         raise failures[0]

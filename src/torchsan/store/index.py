@@ -133,6 +133,10 @@ class Index:
         """Yield the names of all tensors, in no order."""
         return (name for name, known in self._names.items() if not known.deleted)
 
+    def deletions(self) -> Iterator[tuple[str, int]]:
+        """Yield the names that are gone, with the time of their deletion."""
+        return ((name, known.time) for name, known in self._names.items() if known.deleted)
+
     def doubtful(self, known: Known) -> bool:
         """Return whether a damaged record may have been a newer one of the same name."""
         return known.time < self.damaged_before

@@ -174,6 +174,10 @@ class LocalBackend:
         with contextlib.suppress(FileNotFoundError):
             self._path(log_key(segment)).rename(self._path(log_key(segment, old=True)))
 
+    def is_current(self, segment: SegmentId) -> bool:
+        """See `Backend`."""
+        return self.size(log_key(segment)) is not None
+
     def set_aside(self, digest: Digest) -> None:
         """See `Backend`."""
         self._path("aside").mkdir(exist_ok=True)

@@ -82,7 +82,7 @@ class Reader:
             if blob.at + blob.nbytes > size or (blob.pack is None and size != blob.nbytes):
                 return self._damaged(blob, "is truncated")
             signature = (key, blob.at)
-            storage = torch.empty(blob.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
+            storage = UntypedStorage(blob.nbytes)  # type: ignore[no-untyped-call]  # torch has no types here
             if self._backend.read_into(key, blob.at, storage_view(storage)) != blob.nbytes:
                 return self._damaged(blob, "is truncated")
         if verify and self._verified.get(blob.digest) != signature:
@@ -102,7 +102,13 @@ def load(
     reader: Reader, name: str, record: TensorRecord, *, device: torch.device | None, pool: Pool, verify: bool
 ) -> torch.Tensor:
     """Return the tensor that `record` describes, a leaf, on `device` or where it was when it was put."""
-    where = _device(name, record.device) if device is None else device
+    if type(torch.empty(0, device="cpu")) is not torch.Tensor:
+        raise StoreError(
+            f"cannot read tensor {name!r} under a mode that makes tensors without data, such as FakeTensorMode; "
+            "leave the mode first",
+            slug="mode-active",
+        )
+    where = _device(name, record.device, device)
     # Tensors made in inference mode could not be given requires_grad.
     with torch.inference_mode(False), torch.no_grad():
         try:
@@ -119,15 +125,18 @@ def load(
         return tensor.requires_grad_() if record.requires_grad else tensor
 
 
-def _device(name: str, recorded: str) -> torch.device:
+def _device(name: str, recorded: str, asked: torch.device | None) -> torch.device:
     try:
-        device = torch.device(recorded)
-        torch.empty(0, device=device)
+        device = torch.device(recorded) if asked is None else asked
+        if device.type != "cpu":
+            torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as e:
+        why = f"was put from device {recorded}" if asked is None else f"is wanted on device {asked}"
         raise StoreError(
-            f"tensor {name!r} was put from device {recorded}, which is not here; read it with device='cpu'",
-            slug="device-unavailable",
+            f"tensor {name!r} {why}, which is not here; read it with device='cpu'", slug="device-unavailable"
         ) from e
+    if device.type == "meta":
+        raise StoreError(f"tensor {name!r} on device meta would have no data; use describe", slug="no-data")
     return device
 
 
@@ -136,11 +145,6 @@ def _dense(
 ) -> torch.Tensor:
     storage = reader.storage(name, record.blob, device=device, pool=pool, verify=verify)
     tensor = torch.empty(0, dtype=DTYPES[record.dtype], device=device)
-    if type(tensor) is not torch.Tensor:
-        raise StoreError(
-            f"cannot read tensor {name!r} under a mode that makes {type(tensor).__name__}; leave the mode first",
-            slug="mode-active",
-        )
     tensor.set_(storage, record.start, record.shape, record.stride)
     if record.conj:
         tensor = tensor.conj()

@@ -13,7 +13,7 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped]  # it ships no types
 
 from torchsan.errors import StoreError
-from torchsan.store.backend import Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key
+from torchsan.store.backend import Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key, retired_key
 from torchsan.store.metadata import Digest, SegmentId
 from torchsan.store.spans import Source, chunks, digest_bytes, digest_of
 
@@ -41,6 +41,10 @@ class RemoteBackend:
             return bytes(self._fs.cat_file(self._prefix + key, start=0, end=limit))
         except FileNotFoundError:
             return None
+        except OSError:
+            if self.size(key) == 0:
+                return b""  # S3 has no range in an empty file
+            raise
 
     def create(self, key: str, data: bytes) -> None:
         """See `Backend`."""
@@ -123,7 +127,12 @@ class RemoteBackend:
         return Commit(segment=segment, offset=0, nbytes=len(log))
 
     def retire(self, segment: SegmentId) -> None:
-        """See `Backend`. Written once, the log has no writer to part from."""
+        """See `Backend`. A file beside the log marks it: renaming an object means copying it."""
+        self.create(retired_key(segment), b"")
+
+    def is_current(self, segment: SegmentId) -> bool:
+        """See `Backend`. The mark is looked for first, because it is removed last."""
+        return self.size(retired_key(segment)) is None and self.size(log_key(segment)) is not None
 
     def set_aside(self, digest: Digest) -> None:
         """See `Backend`."""

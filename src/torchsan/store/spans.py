@@ -83,10 +83,10 @@ def storage_view(storage: torch.UntypedStorage) -> memoryview:
     return _memory(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else memoryview(bytearray())
 
 
-def chunks(source: Source) -> Iterator[memoryview]:
-    """Yield the bytes of `source` in order, at most CHUNK at a time."""
-    for start in range(0, source.nbytes, CHUNK):
-        yield source.read(start, min(start + CHUNK, source.nbytes))
+def chunks(source: Source, size: int = CHUNK) -> Iterator[memoryview]:
+    """Yield the bytes of `source` in order, at most `size` at a time."""
+    for start in range(0, source.nbytes, size):
+        yield source.read(start, min(start + size, source.nbytes))
 
 
 def digest_of(source: Source) -> Digest:

@@ -6,6 +6,7 @@ import atexit
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -26,6 +27,8 @@ from torchsan.store.metadata import BlobRef, Digest, TensorRecord, from_json
 from torchsan.store.names import check_name, nearest
 from torchsan.store.planning import Plan, plan
 from torchsan.store.reading import Pool, Reader, load
+
+_LOOKS = 3
 
 
 class Store:
@@ -138,7 +141,7 @@ class Store:
         """Return the tensors `names`, as `get` does. With `fresh` they share storages among themselves only."""
         wanted = [check_name(name) for name in names]
         where = None if device is None else torch.device(device)
-        for last in (False, True):
+        for attempt in range(_LOOKS):
             with self._current():
                 records = {name: self._record(name, verify) for name in wanted}
             pool: Pool = {} if fresh else self._reader.shared
@@ -149,9 +152,10 @@ class Store:
                         for name, record in records.items()
                     }
             except StoreError as e:
-                # A collection may have moved the bytes since we read the logs; then the second look finds them.
-                if last or e.slug != "corrupt-blob":
+                # A collection may have moved the bytes since we read the logs; then another look finds them.
+                if attempt == _LOOKS - 1 or e.slug != "corrupt-blob":
                     raise
+                time.sleep(0.01 * attempt)
         raise AssertionError("unreachable")
 
     def exists(self) -> bool:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["is_higher_order", "undisturbed"]
+__all__ = [
+    "decomposition",
+    "is_composite",
+    "is_higher_order",
+    "is_own",
+    "loaded_overloads",
+    "outside_modes",
+    "overloads_named",
+    "registered_names",
+    "undisturbed",
+]
 
 
 def is_higher_order(target: Any) -> bool:
@@ -31,3 +41,70 @@ def undisturbed() -> Iterator[None]:
         finally:
             for device in enabled:
                 torch.set_autocast_enabled(device, True)
+
+
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Run a graph again unseen by the user's modes; autograd and autocast are left as they are."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+_OWN = frozenset(
+    "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _nnapi _quantized _test aten autograd "
+    "bucketing c10d c10d_functional cuda debug_mode_ops debugprims dist_inductor export flex_lib fsdp inductor "
+    "inductor_prims mkl mkldnn mkldnn_prepacked nvprims onednn onnx onnx_symbolic prepacked prim prims profiler "
+    "quantization quantized quantized_decomposed rngprims sparse static_runtime streams symm_mem torch_attn torchsan "
+    "triton xnnpack".split()
+)
+
+
+def is_own(overload: Any) -> bool:
+    """Whether an operator is PyTorch's own, and not a library's or the user's."""
+    return overload.namespace in _OWN
+
+
+def is_composite(overload: Any) -> bool:
+    """Whether an operator is nothing but calls of other operators, which autograd takes apart."""
+    import torch
+
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"))
+
+
+def loaded_overloads() -> list[Any]:
+    """Every operator overload that this process has looked up through `torch.ops`."""
+    from torch._dispatch.python import all_py_loaded_overloads
+
+    return list(all_py_loaded_overloads())
+
+
+def registered_names() -> set[str]:
+    """The name, as `aten::add.Tensor`, of every overload that is registered, loaded or not."""
+    import torch
+
+    return set(torch._C._dispatch_get_all_op_names())
+
+
+def overloads_named(names: Iterable[str]) -> list[Any]:
+    """The overloads of these names, in order; without those that Python cannot reach."""
+    import torch
+
+    found = []
+    for name in sorted(names):
+        namespace, _, rest = name.partition("::")
+        operator, _, overload = rest.partition(".")
+        try:
+            found.append(getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default"))
+        except (AttributeError, RuntimeError):
+            continue  # Registered without a schema, or one that Python cannot parse.
+    return found
+
+
+def decomposition(overload: Any) -> Any:
+    """The function that Inductor puts in the operator's place, or None."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table().get(overload)

@@ -75,8 +75,9 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self._watched:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+        # Only those after this one: two watchers that asked each other would never end.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
@@ -92,7 +93,8 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             # The loader belongs to this one module, so an attribute on it is seen by nobody else.
-            del loader.exec_module
+            # Another watcher may have put one there too, and takes it away itself.
+            vars(loader).pop("exec_module", None)
             execute(module)
             for action in list(self._watched.get(spec.name, ())):
                 action(module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.values.evidence import Wrong, findings_for
-from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable, symbols_of
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
@@ -61,10 +61,12 @@ class ValuesWatch(CallWatch):
         self._before: dict[str, Any] = {}
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
+        self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
 
     def enter(self, function: str, inputs: Values) -> None:
+        self._note_layouts(inputs, inputs)
         graph = self._program.graphs.get(function)
         if graph is None:
             return
@@ -97,8 +99,10 @@ class ValuesWatch(CallWatch):
         known: Known = {}
         for kept in sources:
             known.update(kept.known)
-        for name, nodes in plan.known.items():
-            known.update(dict.fromkeys(nodes, self._before.get(name, values[name])))
+        for name, held in plan.known.items():
+            value = self._in_shape(self._before.get(name, values[name]), name, held)
+            if value is not None:
+                known.update(dict.fromkeys(held.nodes, value))
         effects = tuple(dict.fromkeys((*(e for kept in sources for e in kept.effects), *plan.effects)))
         with undisturbed():
             # A kernel may leave out an input that its result does not depend on, and must not leave out another.
@@ -117,6 +121,26 @@ class ValuesWatch(CallWatch):
                 kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
                 self._kept.update(dict.fromkeys(plan.keep, kept))
         self._before = {}
+        self._note_layouts(launch.writes, values)
+        unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
+        self._note_layouts(unpacked, unpacked)
+
+    def _note_layouts(self, names: Iterable[str], values: Values) -> None:
+        for name in names:
+            value = values[name]
+            if isinstance(value, torch.Tensor):
+                self._layouts[name] = (tuple(value.shape), value.stride())
+
+    def _in_shape(self, value: Any, name: str, held: Held) -> Any:
+        """The value of an operand in the shape that its nodes have; None if that is not known."""
+        if name == held.variable or not isinstance(value, torch.Tensor):
+            return value
+        layout = self._layouts.get(held.variable)
+        if layout is None:
+            # The result of a subgraph: nobody has seen it under its first name.
+            meta = held.nodes[0].meta.get("val")
+            return value if isinstance(meta, torch.Tensor) and meta.shape == value.shape else None
+        return value if layout == (tuple(value.shape), value.stride()) else value.as_strided(*layout)
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref

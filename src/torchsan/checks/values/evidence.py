@@ -136,7 +136,7 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
         "eager": _item(eager[index]),
         "float64": _item(centre[index]),
         "allowed": _item(width[index]),
-        "pattern": _pattern(bad),
+        "pattern": pattern_of(bad),
     }
 
 
@@ -157,7 +157,7 @@ def _item(t: torch.Tensor) -> Any:
     return t.to(torch.float64).item() if t.is_floating_point() else t.item()
 
 
-def _pattern(bad: torch.Tensor) -> str:
+def pattern_of(bad: torch.Tensor) -> str:
     """Where the bad elements lie, in words."""
     if bool(bad.all()):
         return "all elements"

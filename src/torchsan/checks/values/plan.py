@@ -33,15 +33,26 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a variable holds: the value of `nodes`, in the shape that it has as `variable`.
+
+    The two differ when memory was handed on under another name and shape to a kernel that works in place.
+    """
+
+    nodes: tuple[torch.fx.Node, ...]
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """`known` are the operands that hold a node's value before the launch.
+    """`known` are the operands that hold the value of nodes before the launch.
 
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
     the nodes it computes, `effects` those among them that overwrite what another node gave, or a part of it.
     """
 
-    known: Mapping[str, tuple[torch.fx.Node, ...]]
+    known: Mapping[str, Held]
     inner: tuple[str, ...]
     targets: tuple[Target, ...]
     keep: tuple[str, ...]
@@ -66,10 +77,8 @@ class _Planner:
         self._buffers = {b.name: b for b in graph.buffers}
         self._computes = program.computes
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-        self._holds: dict[str, tuple[torch.fx.Node, ...]] = {
-            variable: (node,) for variable, node in zip(graph.inputs, placeholders, strict=False)
-        }
-        self._inputs = dict(self._holds)
+        self._inputs: dict[str, torch.fx.Node] = dict(zip(graph.inputs, placeholders, strict=False))
+        self._holds = {variable: Held(nodes=(node,), variable=variable) for variable, node in self._inputs.items()}
         self._kept: dict[str, str] = {}
         self._liveness = Liveness(function)
         self._returned = dict(_returned(function, graph))
@@ -105,7 +114,7 @@ class _Planner:
         buffer = self._buffers.get(step.name)
         settled = step.name not in self._last or step.name in self._items
         if buffer is not None and buffer.node is not None and not step.reused and settled:
-            self._holds[step.name] = (self._nodes[buffer.node],)
+            self._holds[step.name] = Held(nodes=(self._nodes[buffer.node],), variable=step.name)
         elif step.source in self._holds and step.reused:
             # An in-place kernel reads what the memory held under its old name.
             self._holds[step.name] = self._holds[step.source]
@@ -125,7 +134,7 @@ class _Planner:
             self._kept.pop(name, None)
         for target in targets:
             if target.variable == target.buffer:
-                self._holds[target.variable] = (target.node, *target.also)
+                self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
@@ -164,7 +173,9 @@ class _Planner:
             if self._last.get(storage) != launch.nth:
                 continue
             if storage in self._buffers:
-                yield self._buffers[storage]
+                # What is removed stays inside the kernel, even where its name is an argument: memory it took over.
+                if not self._buffers[storage].removed:
+                    yield self._buffers[storage]
             else:
                 # A graph input: what overwrites it stands for it.
                 yield from [b for b in buffers if b.storage == storage][-1:]
@@ -172,7 +183,7 @@ class _Planner:
     def _node(self, buffer: Buffer) -> torch.fx.Node | None:
         """The node whose value a settled buffer holds; for a graph input, the input as the launch leaves it."""
         if buffer.storage in self._inputs:
-            return self._inputs[buffer.storage][0]
+            return self._inputs[buffer.storage]
         if buffer.node is not None:
             return self._nodes[buffer.node]
         return self._returned.get(buffer.name)
@@ -180,7 +191,8 @@ class _Planner:
 
 def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:
     """The variables that the function returns, and the nodes whose values the graph returns in their places."""
-    outputs = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    result = next(n for n in graph.module.graph.nodes if n.op == "output").args[0]
+    outputs = result if isinstance(result, tuple | list) else (result,)
     for statement in ast.walk(function.node):
         if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
             for element, node in zip(statement.value.elts, outputs, strict=False):

@@ -7,7 +7,7 @@ Triton: `name = async_compile.triton('name', '''… def name(in_ptr0, out_ptr1, 
 from __future__ import annotations
 
 import ast
-import re
+from typing import Any
 
 from torchsan.instruments.program.model import KernelDef
 
@@ -43,38 +43,61 @@ def _definition(name: str, language: str, args: list[ast.expr]) -> KernelDef | N
 
 def _cpp(name: str, types: list[str], source: str) -> KernelDef:
     # `in_out_ptr0` holds a value that the kernel reads and replaces; its type alone doesn't tell it from an output.
-    signature = source[source.find("kernel(") :].split(")", 1)[0]
-    in_out = ["in_out_ptr" in parameter for parameter in signature.split(",")]
+    parameters = _cpp_parameters(source)
+    in_out = ["in_out_ptr" in p for p in parameters] if len(parameters) == len(types) else [True] * len(types)
     writes = tuple(None if "*" not in t else not t.startswith("const ") for t in types)
-    reads = tuple(not w or (i < len(in_out) and in_out[i]) for i, w in enumerate(writes))
+    reads = tuple(not w or i for w, i in zip(writes, in_out, strict=True))
     return KernelDef(name=name, language="cpp", writes=writes, reads=reads, source=source)
 
 
+def _cpp_parameters(source: str) -> list[str]:
+    """The parameters of the function that the wrapper calls: the one with C linkage, `kernel`."""
+    _, found, rest = source.rpartition('extern "C"')
+    _, opened, parameters = rest.partition("kernel(")
+    return parameters.split(")", 1)[0].split(",") if found and opened else []
+
+
 def _triton(name: str, source: str) -> KernelDef | None:
-    parameters = _triton_parameters(source)
-    if parameters is None:
+    function = _jitted(source)
+    if function is None:
         return None
-    mutated = re.search(r"'mutated_arg_names': \[([^\]]*)\]", source)
-    mutated_names = set(re.findall(r"'([^']+)'", mutated[1])) if mutated else set()
+    mutated = _setting(function, "inductor_meta", "mutated_arg_names")
+    if mutated is None:
+        # A kernel of the user's own: nothing says what it writes, so everything may be.
+        return KernelDef(name=name, language="triton-user", writes=(), reads=(), source=source)
+    types = _setting(function, "triton_meta", "signature") or {}
     writes: list[bool | None] = []
     reads = []
-    for parameter in parameters:
-        pointer = "ptr" in parameter or parameter.startswith("arg_")
-        written = parameter in mutated_names or parameter.startswith(("out_ptr", "in_out_ptr", "ws_ptr"))
+    for parameter in (a.arg for a in function.args.args):
+        pointer = "ptr" in parameter or str(types.get(parameter, "")).startswith("*")
+        written = parameter in mutated or parameter.startswith(("out_ptr", "in_out_ptr", "ws_ptr"))
         writes.append(written if pointer else None)
         reads.append(not parameter.startswith("out_ptr"))
     return KernelDef(name=name, language="triton", writes=tuple(writes), reads=tuple(reads), source=source)
 
 
-def _triton_parameters(source: str) -> list[str] | None:
-    """The parameters of the jitted function inside a Triton kernel's source, found by parsing that source."""
+def _jitted(source: str) -> ast.FunctionDef | None:
+    """The decorated function inside a Triton kernel's source."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return None
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            return [a.arg for a in node.args.args]
+    decorated = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list)
+    # Helpers are jitted too; the kernel itself is the one with the heuristics on it, and the last.
+    return max(decorated, key=lambda n: (len(n.decorator_list), n.lineno), default=None)
+
+
+def _setting(function: ast.FunctionDef, argument: str, key: str) -> Any:
+    """The value of `key` in the dictionary that a decorator takes as `argument`, or None."""
+    for decorator in function.decorator_list:
+        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+            if keyword.arg == argument and isinstance(keyword.value, ast.Dict):
+                for name, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                    if isinstance(name, ast.Constant) and name.value == key:
+                        try:
+                            return ast.literal_eval(value)
+                        except ValueError:
+                            return None
     return None
 
 

@@ -40,12 +40,17 @@ class KernelDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument of a launch. `base` is the variable whose storage it lies in, None for a number."""
+    """One argument of a launch. `base` is the variable whose storage it lies in, None for a number or a list of them.
+
+    `variables` are the names that the text of a number depends on; `keyword` is set if it is passed by name.
+    """
 
     text: str
     base: str | None
     read: bool
     written: bool
+    variables: tuple[str, ...] = ()
+    keyword: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +110,9 @@ class Launch:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The variables among its arguments, each once: what can be looked at before the launch."""
-        return tuple(dict.fromkeys(a.base for a in self.arguments if a.base is not None))
+        """The variables among its arguments, each once, sizes too: what can be looked at before the launch."""
+        bases = [a.base for a in self.arguments if a.base is not None]
+        return tuple(dict.fromkeys([*bases, *(v for a in self.arguments for v in a.variables)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,78 @@
+"""The stages check: which step of the compiler changed the meaning of the program. Importing it imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from torchsan.instruments.observer import CompiledProgram, Observer
+from torchsan.instruments.stages import observe_stages
+from torchsan.records import Direction, GraphRef
+
+if TYPE_CHECKING:
+    from torchsan.recording import Writer
+    from torchsan.torch_internals.ladders import Ladder
+
+__all__ = ["StagesCheck"]
+
+
+class StagesCheck(Observer):
+    """Checks the first calls of each graph of Dynamo's, and each call whose inputs look like none before."""
+
+    name = "stages check"
+
+    def __init__(self, writer: Writer, calls: int | None, *, kernels_elsewhere: bool) -> None:
+        """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
+        self._writer = writer
+        self._calls = calls
+        self._kernels_elsewhere = kernels_elsewhere
+        self._refs: dict[int, dict[Direction, GraphRef]] = {}
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with observe_stages(self._built, self._failed):
+            yield
+
+    def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.torch_internals.ladders import current_ladder
+
+        ladder = current_ladder()
+        if ladder is not None:
+            self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
+
+    def _built(self, ladder: Ladder) -> None:
+        from torchsan.checks.stages.watch import LadderWatch
+
+        refs = self._refs.setdefault(id(ladder), {})
+        inductor = bool(refs)
+        if not inductor:
+            self._record(ladder, refs)
+        label = next((f"graph {r.id}" for r in refs.values()), "a graph")
+
+        def checked(direction: Direction, names: list[str]) -> None:
+            if not inductor:
+                for ref in refs.values():
+                    self._writer.checked(ref.id, ref.direction, names)
+
+        ladder.watch = LadderWatch(
+            ladder,
+            self._calls,
+            refs=refs,
+            report=lambda finding: (self._writer.finding(finding), None)[1],
+            skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
+            checked=checked,
+            kernels_elsewhere=self._kernels_elsewhere and inductor,
+        )
+
+    def _record(self, ladder: Ladder, refs: dict[Direction, GraphRef]) -> None:
+        """A graph of another backend than Inductor is a graph of the run too."""
+        from torchsan.instruments.stages import graph_record
+
+        record = graph_record(self._writer, ladder)
+        self._writer.graph(record)
+        refs[record.direction] = GraphRef(id=record.id, direction=record.direction)
+
+    def _failed(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._writer.skipped("the stages of a compile", f"could not be observed: {text}")

@@ -1,0 +1,188 @@
+"""Looks on while a compiled function is called, and judges what it gave."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torchsan.checks.stages.compare import same, structural, wrong
+from torchsan.checks.stages.evidence import finding_for, kernel_finding
+from torchsan.checks.stages.execute import Circumstances, Results, results_of
+from torchsan.checks.stages.gradients import Backward
+from torchsan.checks.stages.inputs import Inputs, fingerprint, maybe_mutated, unsupported
+from torchsan.checks.stages.localise import Culprit, Search
+from torchsan.checks.values.replay import Arithmetic
+from torchsan.errors import FindingsError
+from torchsan.records import Direction, Finding, GraphRef, Kind, Severity, Stage
+from torchsan.tensors.judge import Outcome, agrees
+from torchsan.torch_internals.ladders import Ladder
+from torchsan.torch_internals.operators import outside_modes
+
+__all__ = ["LadderWatch"]
+
+log = logging.getLogger(__name__)
+
+_MOST_KINDS = 64
+"""How many kinds of inputs of one graph are told apart, so that nothing grows without end."""
+
+
+class LadderWatch:
+    """One compiled function: checks its first calls, and each whose inputs look like none before.
+
+    `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
+    else looks at the compiled code itself.
+    """
+
+    def __init__(
+        self,
+        ladder: Ladder,
+        calls: int | None,
+        *,
+        refs: Mapping[Direction, GraphRef],
+        report: Callable[[Finding], None],
+        skipped: Callable[[str], None],
+        checked: Callable[[Direction, list[str]], None],
+        kernels_elsewhere: bool,
+    ) -> None:
+        self._ladder = ladder
+        self._calls = calls
+        self._refs = refs
+        self._report = report
+        self.skipped = skipped
+        self._checked = checked
+        self._kernels_elsewhere = kernels_elsewhere
+        graph = ladder.dynamo.snapshots[0].graph
+        self._mutated = maybe_mutated(graph)
+        self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
+        self._lock = threading.Lock()
+        self._seen: dict[Any, int] = {}
+        self._reported: set[tuple[Stage, str | None]] = set()
+        self._wrong = False
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        """Call the compiled function for the program, and check the call if it is one to check."""
+        compiled = self._ladder.compiled
+        assert compiled is not None
+        if self._wrong or not self._wanted(args):
+            return compiled(*args)
+        call = self._prepared(args)
+        if call is None:
+            return compiled(*args)
+        search, inputs, circumstances, reference = call
+        backward = Backward(args) if circumstances.grad else None
+        outputs = compiled(*args)
+        try:
+            with outside_modes():
+                actual = results_of(outputs, list(args), self._names, inputs)
+                with torch.no_grad():
+                    self._judge(actual, reference, search, Direction.FORWARD)
+                if backward is not None and not self._wrong:
+                    judge = self._gradients
+                    backward.follow(
+                        self._ladder, inputs, self._names, circumstances, outputs, args, judge, self.skipped
+                    )
+        except FindingsError:
+            raise
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("stages check failed", exc_info=True)
+            self.skipped(f"torchsan failed: {_short(e)}")
+        return outputs
+
+    def _wanted(self, args: tuple[Any, ...]) -> bool:
+        with outside_modes():
+            look = fingerprint(args)
+        with self._lock:
+            count = self._seen.get(look, 0)
+            if count == 0 and len(self._seen) >= _MOST_KINDS:
+                return False
+            self._seen[look] = count + 1
+            total = sum(self._seen.values())
+        return self._calls is None or count == 0 or total <= self._calls
+
+    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Inputs, Circumstances, Results] | None:
+        try:
+            reason = unsupported(args)
+            if reason is not None:
+                self.skipped(reason)
+                return None
+            circumstances = Circumstances.now()
+            with circumstances.restored(), torch.no_grad():
+                inputs = Inputs(args, self._mutated)
+            search = Search(self._ladder, inputs, self._names, circumstances, None, self.skipped)
+            return search, inputs, circumstances, search.reference(own_random=True)
+        except Exception as e:  # what cannot be run again cannot be checked
+            log.debug("cannot run Dynamo's graph", exc_info=True)
+            self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
+            return None
+
+    def _gradients(self, actual: Results, search: Search) -> None:
+        if not self._wrong:
+            self._judge(actual, search.reference(own_random=True), search, Direction.BACKWARD)
+
+    def _judge(self, actual: Results, reference: Results, search: Search, direction: Direction) -> None:
+        random = search.draws > 0
+        self._checked(direction, list(actual.tensors))
+        if not random and same(actual, reference):
+            return
+        culprit = search.culprit()
+        if culprit is not None:
+            self._blame(culprit, search)
+        elif not random:
+            self._judge_compiled(actual, reference, search, direction)
+        elif not self._ladder.parts:
+            self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
+
+    def _judge_compiled(self, actual: Results, reference: Results, search: Search, direction: Direction) -> None:
+        """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
+        differences = structural(actual, reference)
+        apart = {d.name for d in differences}
+        names = [
+            n
+            for n, e in reference.tensors.items()
+            if n not in apart and (a := actual.tensors.get(n)) is not None and (e is None or not agrees(a, e))
+        ]
+        differences += wrong(actual, names, search.noise(own_random=True)) if names else []
+        differences = [d for d in differences if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
+        if not differences:
+            return
+        culprit = search.culprit(Arithmetic.EAGER)
+        if culprit is not None:
+            self._blame(culprit, search)
+            return
+        imprecise = differences[0].kind is Kind.PRECISION_LOSS
+        severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
+        backend, ref = self._ladder.backend, self._ref(direction)
+        self._found(Stage.KERNEL, None, lambda: kernel_finding(differences, ref, severity, backend))
+
+    def _blame(self, culprit: Culprit, search: Search) -> None:
+        rung = culprit.rung
+        ref = self._ref(rung.direction)
+        self._found(
+            rung.stage, rung.changed.label, lambda: finding_for(rung, culprit.differences, ref, search.blamed(culprit))
+        )
+
+    def _found(self, stage: Stage, pass_: str | None, make: Callable[[], Finding]) -> None:
+        """Report, once for a step; one wrong step is enough to leave the rest of the ladder alone."""
+        if (stage, pass_) not in self._reported:
+            self._reported.add((stage, pass_))
+            self._wrong = stage is not Stage.KERNEL
+            self._report(make())
+
+    def _ref(self, direction: Direction) -> GraphRef | None:
+        return self._refs.get(direction) or next(iter(self._refs.values()), None)
+
+
+def _readable(name: str) -> str:
+    """`l_x_` and `L_self_modules_fc_parameters_weight_` as people know them: `x`, `fc.weight`."""
+    name = re.sub(r"^[lL]_|_$", "", name)
+    name = re.sub(r"^self_modules_", "", name)
+    return f"input {re.sub(r'_(?:parameters|buffers)_', '.', name).replace('_modules_', '.')}"
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -1,0 +1,94 @@
+"""A dispatch mode that sees operator calls, and how it gets onto a thread's stack of modes and off again.
+
+Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import _len_torch_dispatch_stack
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+__all__ = ["OperatorMode", "pop_mode", "push_mode", "storage_pattern"]
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs an operator that was called with these arguments, and returns its result."""
+
+_is_alias_of: Callable[[Any, Any], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]  # not in torch's stubs
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own is untyped
+    """Passes every call of an operator on plain tensors to `handler`, which runs it. One object a thread.
+
+    Calls on fake and functional tensors run as they are: what the compiler traces is not the program. A tensor
+    subclass gets its call as it would without the mode, and the calls that it makes are seen.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, handler: Handler | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.handler = handler
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """`torch.compile` compiles as if the mode were not there."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Frames below it are torchsan's or the operator's own; hiding them from Dynamo costs 3 µs a call.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler = self.handler
+        if handler is None:
+            return func(*args, **(kwargs or {}))
+        if types and not _PLAIN.issuperset(types):
+            return self._other_types(func, types, args, kwargs or {})
+        if type(func) is not OpOverload:
+            return func(*args, **(kwargs or {}))
+        return handler(func, args, kwargs or {})
+
+    def _other_types(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wraps = any(t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types if t not in _PLAIN)
+        if wraps and not _len_torch_dispatch_stack() and not isinstance(func, HigherOrderOperator):
+            return NotImplemented  # The subclass takes over, with this mode back on for what it calls.
+        return func(*args, **kwargs)
+
+
+def push_mode(mode: OperatorMode) -> None:
+    """Put the mode on top of this thread's stack. Unlike `with`, it sets no flag that other threads see."""
+    _push_mode(mode)
+
+
+def pop_mode(mode: OperatorMode) -> None:
+    """Take the mode off this thread's stack, wherever in it it is; do nothing if it is not there."""
+    above: list[TorchDispatchMode] = []
+    while _len_torch_dispatch_stack():
+        top = _pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def storage_pattern(tensors: list[Any]) -> tuple[int, ...]:
+    """For each tensor the position of the first that has the same storage; empty if all have their own."""
+    if len(tensors) < 2:
+        return ()
+    if len(tensors) == 2:
+        return (0, 0) if _is_alias_of(tensors[0], tensors[1]) else ()
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    if len(set(storages)) == len(storages):
+        return ()
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(s, i) for i, s in enumerate(storages))

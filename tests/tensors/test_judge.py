@@ -1,0 +1,113 @@
+"""What rounding could have given is right, what it could not is wrong, whatever the dtype."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchsan.tensors.judge import Outcome, agrees, judge
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def outcome(actual: torch.Tensor, eager: torch.Tensor, *nudged: torch.Tensor) -> Outcome:
+    wide = torch.complex128 if eager.is_complex() else torch.float64 if eager.is_floating_point() else eager.dtype
+    return judge(actual, eager, eager.to(wide), nudged).outcome
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_last_place_does_not_matter(dtype: torch.dtype) -> None:
+    eager = torch.linspace(1, 2, 50).to(dtype)
+    actual = eager * (1 + torch.finfo(dtype).eps)
+    assert agrees(actual, eager)
+    assert outcome(actual, eager) is Outcome.RIGHT
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_factor_matters(dtype: torch.dtype) -> None:
+    eager = torch.linspace(-2, 2, 50).to(dtype)
+    actual = (eager * 1.25).to(dtype)
+    assert not agrees(actual, eager)
+    assert outcome(actual, eager) is Outcome.WRONG
+
+
+def test_a_factor_of_a_thousandth_is_wrong_and_not_imprecise() -> None:
+    eager = torch.randn(1000)
+    assert outcome(eager * 1.001, eager) is Outcome.WRONG
+
+
+def test_noise_both_ways_is_imprecise() -> None:
+    eager = torch.rand(1000) + 1
+    noise = 1 + (torch.rand(1000) - 0.5) * 2e-4
+    assert outcome(eager * noise, eager) is Outcome.IMPRECISE
+
+
+def test_what_nudged_replays_reach_is_right() -> None:
+    eager = torch.zeros(100)
+    noise = torch.randn(100) * 1e-6
+    assert outcome(noise, eager) is not Outcome.RIGHT
+    assert outcome(noise, eager, noise * 2, -noise) is Outcome.RIGHT
+
+
+def test_nan_where_there_is_a_number_is_non_finite() -> None:
+    eager = torch.ones(10)
+    actual = eager.clone()
+    actual[3] = float("nan")
+    assert outcome(actual, eager) is Outcome.NON_FINITE
+
+
+def test_a_number_where_there_is_nan_is_wrong() -> None:
+    eager = torch.tensor([1.0, float("nan")])
+    assert outcome(torch.tensor([1.0, 0.0]), eager) is Outcome.WRONG
+
+
+def test_infinities_and_nans_in_the_same_places_are_right() -> None:
+    eager = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.0])
+    assert agrees(eager.clone(), eager)
+    assert outcome(eager.clone(), eager) is Outcome.RIGHT
+
+
+def test_an_infinity_of_the_other_sign_is_wrong() -> None:
+    assert outcome(torch.tensor([float("-inf")]), torch.tensor([float("inf")])) is not Outcome.RIGHT
+
+
+def test_what_overflows_its_dtype_may_be_infinite() -> None:
+    eager = torch.tensor([65504.0], dtype=torch.float16)
+    exact = torch.tensor([70000.0], dtype=torch.float64)
+    assert judge(torch.tensor([float("inf")], dtype=torch.float16), eager, exact, ()).outcome is Outcome.RIGHT
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_integers_are_compared_exactly(dtype: torch.dtype) -> None:
+    eager = torch.tensor([0, 1, 1, 0]).to(dtype)
+    assert agrees(eager.clone(), eager)
+    other = torch.tensor([1, 1, 1, 0]).to(dtype)
+    assert not agrees(other, eager)
+    assert outcome(other, eager) is Outcome.WRONG
+
+
+def test_an_integer_that_random_last_bits_change_is_undecided() -> None:
+    eager, other = torch.tensor([3, 5]), torch.tensor([4, 5])
+    assert outcome(other, eager, torch.tensor([7, 5])) is Outcome.RIGHT
+
+
+def test_integers_at_their_extremes_take_no_trip_through_float() -> None:
+    eager = torch.tensor([2**63 - 1])
+    assert outcome(eager - 1, eager) is Outcome.WRONG
+
+
+def test_complex_numbers_are_measured_by_their_magnitude() -> None:
+    eager = torch.tensor([1e3 + 1e-5j], dtype=torch.complex64)
+    # The small part is off by half its size, which is nothing beside the large one.
+    assert outcome(torch.tensor([1e3 + 1.5e-5j], dtype=torch.complex64), eager) is Outcome.RIGHT
+    assert outcome(eager * 1.5, eager) is Outcome.WRONG
+
+
+def test_where_eager_is_garbage_nobody_can_say() -> None:
+    exact = torch.ones(20, dtype=torch.float64)
+    eager = torch.full((20,), 1.5)
+    assert judge(torch.full((20,), 100.0), eager, exact, ()).outcome is Outcome.UNDECIDED
+
+
+def test_empty_tensors_agree() -> None:
+    assert agrees(torch.empty(0, 3), torch.empty(0, 3))

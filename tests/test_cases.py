@@ -1,0 +1,58 @@
+"""Real programs that PyTorch 2.13 compiles wrongly, through the command line with every check on: what is expected of
+each is found, and the one that only looks wrong is clean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CASES = Path(__file__).parent / "cases"
+EXPECTED: dict[str, dict[str, list[str]]] = json.loads((CASES / "expected.json").read_text())
+# On CPUs without AVX-512 the bug gives 1, which is what this case's right answer happens to be.
+DEPENDS_ON_THE_CPU = {"uint8_amin.py"}
+EVERY_DAY = {"heap_overflow.py", "bf16_rounding.py"}
+
+
+def run(script: Path, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "torchsan", "run", "--out", str(folder / "run"), "--json", str(folder / "r.json")]
+    subprocess.run([*command, str(script)], cwd=folder, check=False, capture_output=True, timeout=300)
+    report: dict[str, Any] = json.loads((folder / "r.json").read_text())
+    return report
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.slow]) for n in EXPECTED]
+)
+def test_a_case_is_reported_as_expected(name: str, tmp_path: Path) -> None:
+    expected = EXPECTED[name]
+    report = run(CASES / name, tmp_path)
+    if not expected["kind"]:
+        assert report["status"] == "clean"
+        assert not [f for f in report["findings"] if f["severity"] == "error"]
+        return
+    if name in DEPENDS_ON_THE_CPU and report["status"] == "clean":
+        pytest.skip("this CPU's vector instructions do not show the bug")
+    assert report["status"] == "findings"
+    assert [
+        f
+        for f in report["findings"]
+        if f["kind"] in expected["kind"]
+        and f["stage"] in expected["stage"]
+        and (not expected["ops"] or set(f["ops"]) & set(expected["ops"]))
+    ], report["findings"]
+
+
+def test_bytes_whose_smallest_is_not_what_amin_says(tmp_path: Path) -> None:
+    # The bug of uint8_amin.py with data that show it whatever it gives, 0 or 1.
+    script = tmp_path / "bytes.py"
+    script.write_text(
+        "import torch\nx = torch.full((4, 40), 7, dtype=torch.uint8)\ntorch.compile(lambda x: torch.amin(x, -1))(x)\n"
+    )
+    (finding,) = [f for f in run(script, tmp_path)["findings"] if f["check"] == "values"]
+    assert (finding["kind"], finding["stage"], finding["ops"]) == ("wrong-values", "kernel", ["aten.amin.default"])
+    assert finding["source"][0]["line"] == 3
