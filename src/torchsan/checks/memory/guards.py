@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import random
 import threading
 import weakref
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Damage", "Guard", "GuardRegistry", "guarded", "span_bytes"]
+__all__ = ["Damage", "Guard", "GuardRegistry", "copied", "guarded", "span_bytes"]
 
 _SMALL, _LARGE = 1024, 4096
 """Bytes of a zone: several rows of vectors, and a page for buffers where a stray store may land further away."""
 _BIG = 1 << 16
+_PAGES = 1 << 16
 
 # Random bytes: no kernel stores them by chance, as it might store zeros.
 _PATTERN = np.frombuffer(random.Random(0).randbytes(_LARGE), dtype=np.uint8)
@@ -108,6 +110,21 @@ def span_bytes(tensor: torch.Tensor) -> int:
     return (int(last) + 1) * tensor.element_size()
 
 
+def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """New memory, aligned as torch aligns it. Large ones are the system's own pages, and go back to it.
+
+    In the heap they would leave holes in which something small and lasting settles, and it would grow with every call.
+    """
+    if nbytes < _PAGES:
+        return torch.empty(nbytes, dtype=torch.uint8).numpy()
+    return np.frombuffer(mmap.mmap(-1, nbytes), dtype=np.uint8)
+
+
+def copied(flat: torch.Tensor) -> torch.Tensor:
+    """A copy of a flat tensor, in such memory."""
+    return torch.from_numpy(_memory(flat.numel() * flat.element_size())).view(flat.dtype).copy_(flat)
+
+
 def guarded(value: torch.Tensor) -> tuple[torch.Tensor, Guard]:
     """Return a twin of `value`, just allocated and never written, with guard zones around it.
 
@@ -116,7 +133,7 @@ def guarded(value: torch.Tensor) -> tuple[torch.Tensor, Guard]:
     """
     nbytes = span_bytes(value)
     margin = _SMALL if nbytes < _BIG else _LARGE
-    memory = torch.empty(nbytes + 2 * margin, dtype=torch.uint8).numpy()
+    memory = _memory(nbytes + 2 * margin)
     memory[:margin] = _PATTERN[:margin]
     memory[margin + nbytes :] = _PATTERN[:margin]
     inside = torch.from_numpy(memory[margin : margin + nbytes]).untyped_storage()

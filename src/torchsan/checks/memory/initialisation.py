@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchsan.checks.memory.gaps import check_gaps, gap_positions, with_gaps
-from torchsan.checks.memory.guards import span_bytes
+from torchsan.checks.memory.guards import copied, span_bytes
 from torchsan.checks.memory.ledger import Block, Ledger, Origin, tensors_in
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.poison import block_bits, lay, leave_other, telling, unwritten
@@ -59,7 +59,7 @@ class Initialisation:
                 continue
             fresh = fresh or argument.written
             tensor = values[argument.base]
-            if argument.read:
+            if argument.read and (launch.nth, argument.base) not in self._plan.proven:
                 found = self._uncertain(block, with_gaps(tensor) if block.gaps is not None else tensor)
                 if found is not None:
                     self._suspects[block] = found
@@ -68,7 +68,7 @@ class Initialisation:
         for argument in launch.arguments:
             block = self._block(function, argument.base)
             if block is not None and argument.base and argument.read and argument.written:
-                self._before[block] = block_bits(values[argument.base]).clone()
+                self._before[block] = copied(block_bits(values[argument.base]))
 
     def repeatable(self, again: Callable[[], Any]) -> None:
         """The launch has run, and `again` runs it once more."""
@@ -201,6 +201,8 @@ class Initialisation:
             if repeat is not None:
                 if repeat.depends_on({block: where}, {block: block_bits(values[name])}):
                     self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
+                elif block.left_by is None and not block.writes:
+                    self._plan.proven.add((launch.nth, name))
             elif self._sure(block) and self._reads_whole(launch, name):
                 self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
 

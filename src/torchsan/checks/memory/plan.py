@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchsan.instruments.observer import CompiledProgram
@@ -49,6 +49,8 @@ class MemoryPlan:
     tainted: bool
     sources: Mapping[Name, SourceLine]
     kernels: Mapping[int, KernelRecord]
+    proven: set[tuple[int, str]] = field(default_factory=set)
+    """Launches, and operands of theirs, that were seen not to read what they are the first to write."""
 
 
 def plan(program: CompiledProgram) -> MemoryPlan:

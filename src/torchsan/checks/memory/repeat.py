@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchsan.checks.memory.guards import copied
 from torchsan.checks.memory.ledger import Block
 from torchsan.checks.memory.poison import leave_other
 
@@ -26,7 +27,7 @@ class Repeat:
 
     def run(self, unwritten: Bits, wholes: Bits) -> dict[Block, torch.Tensor]:
         """Return what the launch leaves when these positions of `wholes` hold an ordinary number instead of poison."""
-        saved = {block: whole.clone() for block, whole in self._written.items()}
+        saved = {block: copied(whole) for block, whole in self._written.items()}
         originals = {block: wholes[block][where].clone() for block, where in unwritten.items()}
         try:
             for block, whole in self._written.items():
@@ -35,7 +36,7 @@ class Repeat:
             for block, where in unwritten.items():
                 leave_other(wholes[block], where, block.dtype)
             self._again()
-            return {block: whole.clone() for block, whole in self._written.items()}
+            return {block: copied(whole) for block, whole in self._written.items()}
         finally:
             for block, where in unwritten.items():
                 wholes[block][where] = originals[block]
@@ -47,7 +48,7 @@ class Repeat:
 
         A launch that does not repeat itself to the bit (atomic additions) is given the benefit of the doubt.
         """
-        first = {block: whole.clone() for block, whole in self._written.items()}
+        first = {block: copied(whole) for block, whole in self._written.items()}
         other = self.run(unwritten, wholes)
         if not any(self._differ(b, first[b], other[b], unwritten.get(b)) for b in first):
             return False

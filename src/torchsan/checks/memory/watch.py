@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Alias, Allocate, Free, Launch, Return
 from torchsan.recording import Writer
-from torchsan.records import Kind, Severity
 from torchsan.torch_internals.operators import undisturbed
 
 __all__ = ["MemoryWatch"]
@@ -44,9 +44,11 @@ class MemoryWatch(CallWatch):
         self._registry = registry
         self._ledger = Ledger()
         self._figures = Figures(plan)
-        self._lifetimes = Lifetimes(self._ledger, plan, self._figures, self._report)
-        self._initialisation = Initialisation(self._ledger, plan, self._report) if registry is not None else None
-        self._contents = Contents(self._ledger, plan, self._report) if registry is not None else None
+        # No method of this object: it would be a cycle, and what a call leaves would wait for the garbage collector.
+        report = partial(reporter.report, program, plan)
+        self._lifetimes = Lifetimes(self._ledger, plan, self._figures, report)
+        self._initialisation = Initialisation(self._ledger, plan, report) if registry is not None else None
+        self._contents = Contents(self._ledger, plan, report) if registry is not None else None
         self._checked: set[str] = set()
         self._last = -1
 
@@ -135,9 +137,6 @@ class MemoryWatch(CallWatch):
             return
         self._writer.event("memory", self._figures.event(ref.id, ref.direction, self._call))
         self._lifetimes.closed()
-
-    def _report(self, kind: Kind, severity: Severity, message: str, **about: Any) -> bool:
-        return self._reporter.report(self._program, self._plan, kind, severity, message, **about)
 
     def _can_guard(self, function: str, step: Allocate, value: torch.Tensor) -> bool:
         key = (function, step.name)
