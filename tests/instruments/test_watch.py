@@ -15,6 +15,7 @@ from torchsan.instruments.watch import Watcher
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader, Writer
 from torchsan.records import Watched
+from torchsan.records.watched import value_key
 from torchsan.report.values import watched_values
 
 Seen = tuple[str, str, str]
@@ -99,8 +100,8 @@ def test_calls_and_launches_are_counted(tmp_path: Path) -> None:
 
 def test_no_two_saved_values_share_a_name(tmp_path: Path) -> None:
     seen, _ = watch(tmp_path, calls=2, watch=Watch.SAVE)
-    stored = [w.stored for w in seen if w.stored is not None]
-    assert len(stored) == len(set(stored)) == 2 * 6
+    keys = [value_key(w) for w in seen if w.stored is not None]
+    assert len(keys) == len(set(keys)) == 2 * 6
 
 
 def test_a_launch_in_a_loop_is_seen_each_time(tmp_path: Path) -> None:
@@ -132,8 +133,8 @@ def test_threads_have_calls_of_their_own(tmp_path: Path) -> None:
     writer.close()
     seen = watched_values(Reader(tmp_path / "run"))
     assert {(w.call, w.launch) for w in seen if w.launch is not None} == set(itertools.product(range(20), range(2)))
-    stored = [w.stored for w in seen if w.stored is not None]
-    assert len(stored) == len(set(stored)) == 20 * 6
+    keys = [value_key(w) for w in seen if w.stored is not None]
+    assert len(keys) == len(set(keys)) == 20 * 6
     # Within a call everything belongs to one input.
     for call in range(20):
         (given,) = [w.summary for w in seen if w.call == call and w.kernel == "(inputs)" and w.summary]

@@ -17,6 +17,7 @@ import torchsan
 from tests.instruments.counting import count_kernels, generated_modules
 from torchsan.recording import Reader
 from torchsan.records import Watched
+from torchsan.records.watched import value_key
 from torchsan.report.values import watched_values
 
 X = torch.linspace(-1, 1, 16).view(4, 4)
@@ -97,8 +98,8 @@ def test_graph_breaks_new_sizes_threads_and_a_compiled_function_inside(tmp_path:
     calls = Counter((w.graph, w.call) for w in values if w.launch == 0 and w.phase == "after")
     assert len(calls) == 2 * (len(results) + len(more))
     assert sum(counts.values()) == 2 * len(more)
-    stored = [w.stored for w in values if w.stored is not None]
-    assert len(stored) == len(set(stored))
+    keys = [value_key(w) for w in values if w.stored is not None]
+    assert len(keys) == len(set(keys))
     sizes = {w.value for w in values if w.name.startswith("s") and w.phase == "before" and w.launch is not None}
     assert {5, 7, 9} <= sizes
 

@@ -13,6 +13,7 @@ from torchsan.errors import UsageError
 from torchsan.options import When
 from torchsan.recording import Reader
 from torchsan.records import Direction, Watched
+from torchsan.records.watched import value_key
 from torchsan.report.values import Selection, print_values, select, watched_values
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def _graph(text: str | None) -> tuple[int | None, str | None]:
 
 def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
     """Write each saved tensor to a file of its own."""
-    stored = list(dict.fromkeys(w.stored for w in values if w.stored is not None))
-    if not stored:
+    saved = [w for w in values if w.stored is not None]
+    if not saved:
         raise UsageError(
             f"no tensors of these values in {recording.path}; record it with --watch save", slug="tensor-not-recorded"
         )
@@ -78,11 +79,12 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     with Store(recording.tensors) as store:
-        for name in stored:
-            _export(store.get(name, device="cpu").detach(), folder / _file_name(name, taken))
+        for w in saved:
+            tensor = store.get(str(w.stored), device="cpu").detach()
+            _export(tensor, folder / _file_name(value_key(w), taken))
     left = sum(1 for w in values if w.summary is not None and w.stored is None)
     rest = f"; {left} others were not saved by the run" if left else ""
-    sys.stderr.write(f"wrote {len(stored)} tensors to {folder}{rest}\n")
+    sys.stderr.write(f"wrote {len(saved)} tensors to {folder}{rest}\n")
 
 
 def _file_name(name: str, taken: set[str]) -> str:

@@ -13,7 +13,7 @@ from torchsan.errors import StoreError, TorchsanError
 from torchsan.options import Options, Watch
 from torchsan.recording import Writer
 from torchsan.records import TensorSummary, Watched
-from torchsan.records.watched import describe_value, launch_label
+from torchsan.records.watched import describe_value, launch_label, value_key
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED = 1024
 """How many summaries are kept: a value is seen after the kernel that made it and before each one that reads it."""
+_QUEUE = 256 << 20
+"""Bytes. What a step of a model of some millions of parameters makes is written while the next one runs."""
 _WORTH_REMEMBERING = 4096
 """Bytes. What is smaller is summarized faster than it is looked up."""
 
@@ -48,7 +50,7 @@ class Sink:
         self._limit = options.max_bytes
         self._full = False
         self._bytes = 0
-        self._stored: set[str] = set()
+        self._stored: dict[tuple[str, tuple[int, ...]], str] = {}
         self._summaries: OrderedDict[str, TensorSummary] = OrderedDict()
         self._store: Store | None = None
         self._lock = threading.Lock()
@@ -110,23 +112,25 @@ class Sink:
         return summary
 
     def _put(self, watched: Watched, value: torch.Tensor, content: str | None) -> str | None:
-        """Save a tensor and return its name in the store, or None."""
-        name = _stored_name(watched)
+        """Save a tensor, unless its contents are there already, and return its name in the store, or None."""
+        name = value_key(watched)
         with self._lock:
-            # Contents that are there already take no place of their own.
-            size = 0 if content in self._stored else _size(value)
-            if size and self._limit is not None and (self._full or self._bytes + size > self._limit):
+            if content is not None and (known := self._stored.get((content, value.stride()))) is not None:
+                return known
+            size = _size(value)
+            if self._limit is not None and (self._full or self._bytes + size > self._limit):
                 self._say_full(watched, self._limit)
                 return None
             self._bytes += size
-            if content is not None:
-                self._stored.add(content)
             store = self._open()
         try:
             store.put(name, value, wait=False)
         except StoreError as e:
             self._writer.skipped(name, f"could not be saved: {e}")
             return None
+        if content is not None:
+            with self._lock:
+                self._stored[content, value.stride()] = name
         return name
 
     def _say_full(self, watched: Watched, limit: int) -> None:
@@ -141,7 +145,7 @@ class Sink:
         if self._store is None:
             from torchsan.store import Store
 
-            self._store = Store(str(self._writer.path / "tensors"))
+            self._store = Store(str(self._writer.path / "tensors"), queue_bytes=_QUEUE)
         return self._store
 
 
@@ -158,13 +162,6 @@ def _content(value: torch.Tensor) -> str | None:
         return digest(value)
     except TorchsanError:
         return None
-
-
-def _stored_name(watched: Watched) -> str:
-    """Graph, call, launch, kernel, phase and variable: no two values of a run share it."""
-    where = "probes" if watched.graph is None else f"graph{watched.graph}-{watched.direction}"
-    launch = "" if watched.launch is None else f"{watched.launch:04}-"
-    return f"{where}/call{watched.call}/{launch}{watched.kernel}/{watched.phase}/{watched.name}"
 
 
 def _line(text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torchsan.records.program import Direction, GraphId
 from torchsan.records.tensor import Scalar, TensorSummary
 
-__all__ = ["Watched", "describe_value", "launch_label"]
+__all__ = ["Watched", "describe_value", "launch_label", "value_key"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class Watched:
     FX node whose value the variable holds now. `call` counts the calls of one graph, or how often a probe was passed.
 
     `value` is set for a number, `summary` for a tensor, `stored` to the tensor's name in the recording's store if it
-    was saved. Neither: only that the launch happened is known (`--watch names`).
+    was saved: the key of the first value with these contents, which is often this one.
+    Neither: only that the launch happened is known (`--watch names`).
     """
 
     graph: GraphId | None
@@ -33,6 +34,13 @@ class Watched:
     value: Scalar | str | None = None
     summary: TensorSummary | None = None
     stored: str | None = None
+
+
+def value_key(watched: Watched) -> str:
+    """Graph, call, launch, kernel, phase and variable: no two values of a run share it."""
+    where = "probes" if watched.graph is None else f"graph{watched.graph}-{watched.direction}"
+    launch = "" if watched.launch is None else f"{watched.launch:04}-"
+    return f"{where}/call{watched.call}/{launch}{watched.kernel}/{watched.phase}/{watched.name}"
 
 
 def launch_label(watched: Watched) -> str:

@@ -244,6 +244,9 @@ class Store:
 
     def _writer(self) -> BackgroundWriter:
         self._notice_fork()
+        # Without the lock, which a commit under way holds: a put that does not wait must not wait for that either.
+        if (background := self._background) is not None:
+            return background
         with self._lock:
             if self._background is None:
                 self._background = BackgroundWriter(self._commit, limit=self._queue_bytes)
