@@ -53,17 +53,24 @@ class State:
         self.ops.update(new)
         return new
 
+    def _checked_of(self, graph: GraphRecord) -> int:
+        """How many of a graph's buffers were checked.
+
+        Checks may look at more than a compiled graph's buffers, such as memory that nobody reads; of a graph without
+        kernels they look at outputs and overwritten inputs, by names of their own.
+        """
+        names = {name for id_, direction, name in self.checked if (id_, direction) == (graph.id, graph.direction)}
+        return len(names & set(graph.buffers) if graph.kernels else names)
+
     @property
     def coverage(self) -> Coverage:
         """What was looked at so far."""
         graphs = self.graphs.values()
-        # Checks may look at more than a graph's record counts as its buffers, such as memory that nobody reads.
-        counted = {(g.id, g.direction, name) for g in graphs for name in g.buffers}
         return Coverage(
             graphs=len(graphs),
             kernels=sum(len(g.kernels) for g in graphs),
             buffers=sum(len(g.buffers) for g in graphs),
-            buffers_checked=len(self.checked & counted),
+            buffers_checked=sum(min(len(g.buffers), self._checked_of(g)) for g in graphs),
             ops_checked=len(self.ops),
             skipped=tuple(self.skipped),
         )

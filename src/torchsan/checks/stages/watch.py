@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.compare import same, structural, wrong
+from torchsan.checks.stages.compare import as_near, is_far, same, structural, wrong
 from torchsan.checks.stages.evidence import finding_for, kernel_finding
 from torchsan.checks.stages.execute import Circumstances, Results, results_of
 from torchsan.checks.stages.gradients import Backward
@@ -146,18 +146,25 @@ class LadderWatch:
             for n, e in reference.tensors.items()
             if n not in apart and (a := actual.tensors.get(n)) is not None and (e is None or not agrees(a, e))
         ]
-        differences += wrong(actual, names, search.noise(own_random=True)) if names else []
+        exact = search.exact()
+        if exact is not None:
+            names = [n for n in names if not as_near(actual, reference, exact, n)]
+        # How precise a kernel is, the values check can say; here it is asked whether it is a kernel of this program.
+        far = [n for n in names if exact is None or (is_far(actual, exact, n) and not is_far(reference, exact, n))]
+        differences += wrong(actual, far, search.noise(own_random=True)) if far else []
         differences = [d for d in differences if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
-        if not differences:
+        if not names and not differences:
             return
         culprit = search.culprit(Arithmetic.EAGER)
         if culprit is not None:
             self._blame(culprit, search)
-            return
-        imprecise = differences[0].kind is Kind.PRECISION_LOSS
-        severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
-        backend, ref = self._ladder.backend, self._ref(direction)
-        self._found(Stage.KERNEL, None, lambda: kernel_finding(differences, ref, severity, backend))
+        elif differences:
+            imprecise = differences[0].kind is Kind.PRECISION_LOSS
+            severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
+            backend, ref = self._ladder.backend, self._ref(direction)
+            self._found(Stage.KERNEL, None, lambda: kernel_finding(differences, ref, severity, backend))
+        elif not self._kernels_elsewhere:
+            self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         rung = culprit.rung

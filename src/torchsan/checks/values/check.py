@@ -13,13 +13,14 @@ import torch.fx
 
 from torchsan.checks.values.evidence import Wrong, findings_for
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
-from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable, symbols_of
+from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
 from torchsan.recording import Writer
 from torchsan.records import Finding
 from torchsan.tensors.judge import Judgement, Outcome, agrees, judge
 from torchsan.torch_internals.operators import undisturbed
+from torchsan.torch_internals.symbols import bind_symbols
 
 __all__ = ["ValuesWatch"]
 
@@ -70,7 +71,7 @@ class ValuesWatch(CallWatch):
         graph = self._program.graphs.get(function)
         if graph is None:
             return
-        self._symbols[function] = symbols_of(graph.module, list(inputs.values()))
+        self._symbols[function] = bind_symbols(graph.module.graph, inputs.values())
         written = {n for launch in self._program.model.functions[function].launches() for n in launch.writes}
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
         # Not held: an input that its owner lets go may be freed, as without torchsan.

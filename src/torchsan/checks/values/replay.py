@@ -14,8 +14,9 @@ from torchsan.checks.values import philox
 from torchsan.checks.values.rounding import Nudger
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.torch_internals.operators import is_higher_order
+from torchsan.torch_internals.symbols import symbol_value
 
-__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "replay", "symbols_of"]
+__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "replay"]
 
 
 class Arithmetic(StrEnum):
@@ -72,7 +73,7 @@ class Replayer:
             self._known,
             arithmetic,
             attributes=self._attribute,
-            symbol=lambda value: _number(value, self._symbols),
+            symbol=lambda value: symbol_value(value, self._symbols),
             effects=self._effects,
             seed=seed,
         )[node]
@@ -313,34 +314,3 @@ def _map(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _map(function, v) for k, v in value.items()}
     return value
-
-
-def symbols_of(module: torch.fx.GraphModule, inputs: list[Any]) -> dict[Any, Any]:
-    """The symbolic sizes of a graph, from the inputs that it was called with."""
-    symbols: dict[Any, Any] = {}
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    for node, value in zip(placeholders, inputs, strict=False):
-        meta = node.meta.get("val")
-        pairs: list[tuple[Any, Any]] = [(meta, value)]
-        if isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor):
-            pairs = list(zip(meta.shape, value.shape, strict=False))
-            pairs += zip(meta.stride(), value.stride(), strict=False)
-            pairs.append((meta.storage_offset(), value.storage_offset()))
-        for symbolic, actual in pairs:
-            expression = getattr(getattr(symbolic, "node", None), "expr", None)
-            if getattr(expression, "is_Symbol", False):
-                symbols.setdefault(expression, actual)
-    return symbols
-
-
-def _number(value: Any, symbols: Mapping[Any, Any]) -> Any:
-    """The value of a symbolic number, or None if it depends on something unknown."""
-    if isinstance(value, int | float | bool):
-        return value
-    expression = value.node.expr
-    result = expression.xreplace(dict(symbols)) if hasattr(expression, "xreplace") else expression
-    if getattr(result, "free_symbols", None):
-        return None
-    if isinstance(value, torch.SymBool):
-        return bool(result)
-    return int(result) if isinstance(value, torch.SymInt) else float(result)
