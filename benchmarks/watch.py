@@ -125,10 +125,12 @@ def _ancestor(level: str, folder: Path) -> tuple[float, int]:
     from torch._inductor import config
 
     output = folder / f"ancestor{level}.txt"
+    # Without caches: what it generates names the folder to save to, and is no good in another.
+    settings = {"aot_inductor.debug_intermediate_value_printer": level, "force_disable_caches": True}
     here = Path.cwd()
     os.chdir(folder)  # It saves to the current folder.
     try:
-        with config.patch({"aot_inductor.debug_intermediate_value_printer": level}), _output_to(output):
+        with config.patch(settings), _output_to(output):
             step = _training()
             output.write_text("")
             (seconds,) = _best(step)
