@@ -41,6 +41,15 @@ def test_every_kind_of_tensor_comes_back_as_it_was(place: Place) -> None:
         assert read.is_leaf, name
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_store_may_hold_nothing_but_an_empty_tensor(place: Place, wait: bool) -> None:
+    with place.open() as store:
+        store.put("empty", torch.empty(0, 3), wait=wait)
+    again = place.open()
+    assert again.get("empty").shape == (0, 3)
+    assert not again.fsck().problems
+
+
 def test_a_tensor_is_described_without_its_data(store: Store) -> None:
     tensor = torch.randn(4, 6, dtype=torch.complex64, requires_grad=True)
     store.put("x", tensor[1:, ::2].conj().detach().requires_grad_())

@@ -48,6 +48,9 @@ class Reader:
         self._fetch(name, blob, verify=True)
 
     def _fetch(self, name: str, blob: BlobRef, *, verify: bool) -> UntypedStorage:
+        if blob.nbytes == 0:
+            # No bytes are stored nowhere: a pack that holds nothing else was never made.
+            return UntypedStorage(0)  # type: ignore[no-untyped-call]  # torch has no types here
         problem = "is missing"
         places = [(place, pack_key(place.pack)) for place in self._packed(blob.digest) if place.pack and place != blob]
         places.insert(0, (blob, pack_key(blob.pack) if blob.pack else blob_key(blob.digest)))
