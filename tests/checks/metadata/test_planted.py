@@ -105,9 +105,9 @@ def test_one_finding_an_operator_with_a_count_and_a_call_that_can_be_pasted() ->
 
 
 # What stops a compiled program at once is compiled alone, the rest in one program.
-_TOGETHER = ("wrong_small_mutation", "wrong_dtype", "wrong_second", "wrong_alias", "wrong_mutation")
+_TOGETHER = ("wrong_small_mutation", "wrong_dtype", "wrong_second", "wrong_mutation")
 _CLEAN = ("right", "right_number", "right_tuple", "right_mutation")
-_ALONE = ("wrong_size", "wrong_stride")
+_ALONE = ("wrong_size", "wrong_stride", "wrong_alias")  # PyTorch itself raises at the last where CI is set.
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
@@ -140,5 +140,5 @@ def test_planted_mistakes_are_found_inside_a_compiled_program_and_the_clean_ones
 @pytest.mark.parametrize("name", _ALONE)
 def test_a_mistake_that_stops_the_program_is_found_before_it_does(name: str) -> None:
     findings = compiled(lambda x: operator(name)(x + 1) * 2, sample())
-    assert [(f.kind, f.stage) for f in findings] == [(MISMATCH, Stage.KERNEL)], findings
+    assert [(f.kind, f.stage) for f in findings] == [(EXPECTED[name][0], Stage.KERNEL)], findings
     assert fields(findings[0]) == EXPECTED[name][1]
