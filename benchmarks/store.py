@@ -153,7 +153,7 @@ class Benchmark:
             shutil.rmtree(where)
 
 
-def run(gigabytes: float = 1.0, folder: str | None = None) -> None:
+def run(gigabytes: float, folder: str | None) -> None:
     """Print the table."""
     where = Path(tempfile.mkdtemp(prefix="torchsan-bench-", dir=folder))
     try:
@@ -167,10 +167,10 @@ def run(gigabytes: float = 1.0, folder: str | None = None) -> None:
         shutil.rmtree(where, ignore_errors=True)
 
 
-def main() -> None:
+def main(gigabytes: str = "1", folder: str | None = None) -> None:
     """Run with the words of the command line."""
-    run(*map(float, sys.argv[1:2]), *sys.argv[2:3])  # type: ignore[arg-type]  # a number, then a folder
+    run(float(gigabytes), folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -133,6 +133,8 @@ def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, lis
 
 def _place(backend: Backend, index: Index, blob: BlobRef) -> BlobRef | None:
     """Return where the bytes of `blob` are, by size; whether they are right is for fsck to say."""
+    if not blob.nbytes:
+        return replace(blob, pack=None, at=0)
     for place in (blob, *index.packed(blob.digest)):
         for key in _keys(place):
             if (backend.size(key) or 0) >= place.at + place.nbytes:
@@ -217,7 +219,9 @@ def _check_independence(index: Index, retired: frozenset[SegmentId]) -> None:
     for name in index.names():
         known = index.find(name)
         for blob in blobs_in(known.tensor) if known else ():
-            if blob.pack in retired and all(place.pack in retired for place in index.packed(blob.digest)):
+            if not blob.nbytes or blob.pack not in retired:
+                continue
+            if all(place.pack in retired for place in index.packed(blob.digest)):
                 raise FileNotFoundError(blob.digest)
 
 

@@ -76,6 +76,8 @@ class Committer:
         return self._still_there({blob for blobs in placed for blob in blobs}, packing)
 
     def _place(self, source: Source, packing: _Packing) -> BlobRef:
+        if source.nbytes == 0:
+            return BlobRef(digest=digest_bytes(b""), nbytes=0)
         if source.nbytes <= PACK_LIMIT:
             return packing.add(bytes(source.read(0, source.nbytes)))
         probe = probe_of(source)
@@ -86,8 +88,9 @@ class Committer:
         return BlobRef(digest=digest, nbytes=source.nbytes, probe=probe)
 
     def _still_there(self, blobs: set[BlobRef], packing: _Packing) -> bool:
-        files = {blob_key(blob.digest) for blob in blobs if blob.pack is None and blob.digest not in packing.new}
-        packs = {blob.pack for blob in blobs if blob.pack is not None}
+        placed = [blob for blob in blobs if blob.nbytes]
+        files = {blob_key(blob.digest) for blob in placed if blob.pack is None and blob.digest not in packing.new}
+        packs = {blob.pack for blob in placed if blob.pack is not None}
         current = all(self._backend.is_current(pack) for pack in packs)
         return current and all(self._backend.size(key) is not None for key in files)
 
@@ -123,7 +126,7 @@ class _Packing:
         assert ref.pack is not None, "the index lists packed blobs only"
         stored = bytearray(len(data))
         try:
-            count = self._backend.read_into(pack_key(ref.pack), ref.at, memoryview(stored)) if data else 0
+            count = self._backend.read_into(pack_key(ref.pack), ref.at, memoryview(stored))
         except OSError:
             return False
         return count == len(data) and stored == data

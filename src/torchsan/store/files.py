@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
 
     Writing and hashing go through the source each at its own pace: tied together, the faster would wait for the slower.
     """
+    reserve(fd, source.nbytes)
     if digest is not None:
         for chunk in chunks(source):
             write_all(fd, chunk)
@@ -49,6 +51,16 @@ def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
     if failures:
         raise failures[0]
     return Digest(hasher.hexdigest())
+
+
+def reserve(fd: int, nbytes: int) -> None:
+    """Take the room on the disk at once, where the system can: writing is faster then, and a full disk shows early."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, nbytes)
+        except OSError as e:
+            if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
 
 
 def write_all(fd: int, data: memoryview | bytes) -> None:

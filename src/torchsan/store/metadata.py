@@ -34,7 +34,7 @@ SPARSE_PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """Where bytes are: a file of their own, or (`pack`, `at`) in the pack of a segment.
+    """Where bytes are: a file of their own, or (`pack`, `at`) in the pack of a segment; nowhere if there are none.
 
     `probe` is a hash of a few samples of a large blob. It only says whether hashing first is worth it.
     """

@@ -49,7 +49,6 @@ class Reader:
 
     def _fetch(self, name: str, blob: BlobRef, *, verify: bool) -> UntypedStorage:
         if blob.nbytes == 0:
-            # No bytes are stored nowhere: a pack that holds nothing else was never made.
             return UntypedStorage(0)  # type: ignore[no-untyped-call]  # torch has no types here
         problem = "is missing"
         places = [(place, pack_key(place.pack)) for place in self._packed(blob.digest) if place.pack and place != blob]
@@ -120,12 +119,12 @@ def load(
                     tensor = _dense(reader, name, record, device=where, pool=pool, verify=verify)
                 case SparseRecord():
                     tensor = _sparse(reader, name, record, device=where, pool=pool, verify=verify)
+            return tensor.requires_grad_() if record.requires_grad else tensor
         except RuntimeError as e:
             raise StoreError(
                 f"the metadata of tensor {name!r} describe no tensor: {str(e).splitlines()[0]}",
                 slug="malformed-metadata",
             ) from e
-        return tensor.requires_grad_() if record.requires_grad else tensor
 
 
 def _device(name: str, recorded: str, asked: torch.device | None) -> torch.device:
