@@ -1,7 +1,8 @@
-"""What `--check stages` adds to compiling and running models: `python -m benchmarks.stages [--all]`.
+"""What `--check stages` adds to compiling and running models: `python -m benchmarks.stages [--all | MODEL…]`.
 
-Each model is compiled and trained for a few steps, with the stages check and without it, in processes of their own that
-take turns. Processor time counts (the compiler's children too), since others may share the machine; the best of each.
+Each model is compiled and trained for a few steps (those of `transformers` for one), with the stages check and without
+it, in processes of their own that take turns. Processor time counts (the compiler's children too), since others may
+share the machine; the best of each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.programs.models import MODELS
+
 GOAL = 1.5
 ROUNDS = 2
 STEPS = 5
@@ -21,8 +24,8 @@ _QUICK = ("mlp", "cnn", "transformer")
 
 def main() -> None:
     """Measure, and print both sides with their ratio."""
-    models = list(_MODELS) if "--all" in sys.argv else list(_QUICK)
-    print(f"compile and {STEPS} steps of training   {'plain':>9}{'stages':>10}{'ratio':>8}   goal ≤ {GOAL}")
+    models = list(_MODELS) if "--all" in sys.argv else [m for m in sys.argv[1:] if m in _MODELS] or list(_QUICK)
+    print(f"compile and train                  {'plain':>9}{'stages':>10}{'ratio':>8}   goal ≤ {GOAL}")
     for model in models:
         best = [float("inf"), float("inf")]
         for _ in range(ROUNDS):
@@ -46,14 +49,13 @@ def _measure(model: str, how: str) -> None:
 
     import torchsan
 
-    step = _MODELS[model]()
     torch.manual_seed(0)
     start = _spent()
     if how == "plain":
-        _train(step)
+        _MODELS[model]()
     else:
         with torchsan.session(check="stages") as run:
-            _train(step)
+            _MODELS[model]()
         run.raise_if_findings()
     print(_spent() - start)
 
@@ -63,66 +65,43 @@ def _spent() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _train(step: Callable[[], Any]) -> None:
-    for _ in range(STEPS):
-        step().backward()
-
-
-def _mlp() -> Callable[[], Any]:
+def _train(model: Any, shape: tuple[int, ...]) -> None:
     import torch
+
+    compiled: Any = torch.compile(model)
+    for _ in range(STEPS):
+        compiled(torch.randn(shape)).square().mean().backward()
+
+
+def _mlp() -> None:
     from torch import nn
 
-    model = torch.compile(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 8)))
-    return lambda: model(torch.randn(32, 64)).square().mean()
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 8))
+    _train(model, (32, 64))
 
 
-def _cnn() -> Callable[[], Any]:
-    import torch
+def _cnn() -> None:
     from torch import nn
 
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    model = torch.compile(nn.Sequential(*layers, nn.Linear(32, 10)))
-    return lambda: model(torch.randn(8, 3, 32, 32)).square().mean()
+    model = nn.Sequential(*layers, nn.Linear(32, 10))
+    _train(model, (8, 3, 32, 32))
 
 
-def _transformer() -> Callable[[], Any]:
-    import torch
+def _transformer() -> None:
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-    model = torch.compile(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
-    return lambda: model(torch.randn(4, 16, 64)).square().mean()
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    _train(model, (4, 16, 64))
 
 
-def _from_config(make: Callable[[], Any]) -> Callable[[], Callable[[], Any]]:
-    def build() -> Callable[[], Any]:
-        import torch
-
-        model: Any = torch.compile(make())
-        ids = torch.randint(256, (2, 16))
-        return lambda: model(input_ids=ids, labels=ids).loss
-
-    return build
-
-
-def _gpt2() -> Any:
-    t: Any = __import__("transformers")  # It is annotated, but not for calling.
-    return t.GPT2LMHeadModel(t.GPT2Config(n_layer=2, n_head=4, n_embd=64, vocab_size=256, n_positions=64))
-
-
-def _llama() -> Any:
-    t: Any = __import__("transformers")
-    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return t.LlamaForCausalLM(t.LlamaConfig(vocab_size=256, **size))
-
-
-_MODELS: dict[str, Callable[[], Callable[[], Any]]] = {
+_MODELS: dict[str, Callable[[], None]] = {
     "mlp": _mlp,
     "cnn": _cnn,
     "transformer": _transformer,
-    "gpt2": _from_config(_gpt2),
-    "llama": _from_config(_llama),
+    **MODELS,
 }
 
 

@@ -23,6 +23,8 @@ from torchsan.tensors.undisturbed import undisturbed
 __all__ = ["summarize"]
 
 _SHOWN = 64
+# Elements. Below this NumPy is as fast as compiled code.
+_COMPILED = 1 << 13
 # Below this, starting threads takes longer than reading.
 _LARGE = 8 * PIECE
 # Pieces that are worth a thread.
@@ -71,19 +73,18 @@ def _few(t: torch.Tensor, form: Format) -> tuple[Tally, tuple[Scalar, ...]]:
 
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
-    large = t.numel() >= _LARGE
     # Before the threads, lest each of them compile it.
-    compiled = library() if large and t.dtype is torch.float32 else None
-    whole = memory(t) if large else None
+    compiled = library() if t.numel() >= _COMPILED and t.dtype is torch.float32 else None
+    whole = memory(t)
     if whole is None:
         return _add_up(_share(piece, form, compiled) for (piece,) in elements(t))
     pieces = -(-t.numel() // PIECE)
     # NumPy's threads would spend their time waiting for Python's lock.
-    threads = 1 if compiled is None else torch.get_num_threads()
-    share = max(_LEAST, -(-pieces // threads)) * PIECE * t.element_size()
-    shares = [whole[start : start + share] for start in range(0, whole.size, share)]
-    if len(shares) == 1:
-        return _share(shares[0], form, compiled)
+    threads = 1 if compiled is None or t.numel() < _LARGE else torch.get_num_threads()
+    size = max(_LEAST, -(-pieces // threads)) * PIECE * t.element_size()
+    shares = [whole[start : start + size] for start in range(0, whole.size, size)]
+    if len(shares) <= 1:
+        return _add_up(_share(share, form, compiled) for share in shares)
     with ThreadPoolExecutor(len(shares), thread_name_prefix="torchsan-summarize") as pool:
         return _add_up(pool.map(functools.partial(_share, form=form, compiled=compiled), shares))
 
