@@ -47,7 +47,8 @@ def is_subnormal(v: float, dtype: torch.dtype) -> bool:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with what reads large tensors, compiled and not, and call no tensor small."""
     module = importlib.import_module("torchsan.tensors.summarize")
-    monkeypatch.setattr(module, "_LARGE", 1)
+    for threshold in ("_LARGE", "_COMPILED"):
+        monkeypatch.setattr(module, threshold, 1)
     monkeypatch.setattr(module, "_SHOWN", -1)
     if request.param == "numpy":
         monkeypatch.setattr(module, "library", lambda: None)
