@@ -6,12 +6,15 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
+from torchsan.checks.exhibits import Build
 from torchsan.checks.values.evidence import Wrong, findings_for
+from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
@@ -53,7 +56,7 @@ class ValuesWatch(CallWatch):
         writer: Writer,
         program: CompiledProgram,
         plans: Mapping[int, LaunchPlan],
-        report: Callable[[Finding], None],
+        report: Callable[[CompiledProgram, Finding, Build], None],
     ) -> None:
         self._writer = writer
         self._program = program
@@ -115,8 +118,8 @@ class ValuesWatch(CallWatch):
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
-                for finding in findings_for(self._program, launch, plan, wrong, through):
-                    self._report(finding)
+                for each, finding in findings_for(self._program, launch, plan, wrong, through):
+                    self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
             if plan.keep:
                 copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
                 kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
