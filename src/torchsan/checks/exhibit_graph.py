@@ -47,7 +47,7 @@ def operator_call(name: str, target: Any, args: Iterable[Any], kwargs: Mapping[s
     """A call with plain arguments; raise Unrepresentable for what is no operator."""
     if target is operator.getitem:
         op = "getitem"
-    elif isinstance(target, torch._ops.OpOverload):
+    elif hasattr(target, "_schema") and hasattr(target, "namespace"):
         op = str(target)
     else:
         raise Unrepresentable(f"{getattr(target, '__name__', target)} is no operator")
