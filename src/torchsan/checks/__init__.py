@@ -29,11 +29,9 @@ def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
                 found.append(ValuesCheck(writer, options.calls, exhibits))
             case Check.STAGES:
                 values = Check.VALUES in options.check
-                found.append(StagesCheck(writer, options.calls, kernels_elsewhere=values))
+                found.append(StagesCheck(writer, options.calls, exhibits, kernels_elsewhere=values))
             case Check.METADATA:
-                found.append(MetadataCheck(
-                        writer, calls=options.calls, fail_fast=options.fail_fast, exhibits=exhibits
-                    ))
+                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast, exhibits=exhibits))
             case Check.MEMORY:
                 guards, fail_fast = not options.no_guards, options.fail_fast
                 found.append(MemoryCheck(writer, options.calls, guards=guards, fail_fast=fail_fast))

@@ -81,8 +81,11 @@ class GraphCut:
         values: Mapping[torch.fx.Node, Any],
         number: Callable[[Any], Any],
         attribute: Callable[[str], Any],
+        named: Mapping[torch.fx.Node, str] | None = None,
     ) -> None:
+        """`named` are inputs that the caller has, by the name that they have there."""
         self._keep = keep
+        self._named = named or {}
         self._values = values
         self._number = number
         self._attribute = attribute
@@ -109,6 +112,8 @@ class GraphCut:
         return str(found["node"])
 
     def _reference(self, node: torch.fx.Node) -> Any:
+        if node in self._named:
+            return {"node": self._named[node]}
         if node in self._names:
             return {"node": node.name}
         believed = node.meta.get("val")

@@ -11,7 +11,7 @@ from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, OperatorCall, Severity, decode
 
-__all__ = ["KNOWN", "choose_finding", "foreign_operators", "read_exhibit"]
+__all__ = ["KNOWN", "choose_finding", "foreign_operators", "read_exhibit", "require_modules"]
 
 KNOWN = frozenset(["aten", "prims", "mkldnn", "mkl", "quantized", "_quantized", "quantized_decomposed", "onednn"])
 """The libraries of operators that compute on what they are given, and do nothing else."""
@@ -73,6 +73,17 @@ def _why_not(recording: Reader, finding: Finding) -> str:
 def foreign_operators(exhibit: Exhibit) -> list[str]:
     """The operators that are not PyTorch's own."""
     return sorted({n.op for n in exhibit.nodes if n.op != "getitem" and n.op.split(".")[0] not in KNOWN})
+
+
+def require_modules(exhibit: Exhibit, loads: tuple[str, ...]) -> None:
+    """Raise UsageError if operators of other libraries are called and no module is given that registers them."""
+    foreign = foreign_operators(exhibit)
+    if foreign and not loads:
+        raise UsageError(
+            f"{exhibit.finding} calls {', '.join(foreign)}, which is not PyTorch's own; nothing that a recording names "
+            "is loaded by itself: give the module that registers it with --load MODULE",
+            slug="unknown-operator",
+        )
 
 
 def _validate(exhibit: Exhibit) -> None:

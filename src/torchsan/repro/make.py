@@ -15,7 +15,7 @@ from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.exhibits import choose_finding, read_exhibit
+from torchsan.repro.exhibits import choose_finding, read_exhibit, require_modules
 from torchsan.repro.loads import Loads
 from torchsan.repro.trials import Stopped, Trials, Zygote, key_of, zygote
 
@@ -63,11 +63,12 @@ def make(wanted: Wanted, progress: Callable[[str], None]) -> Made:
     recording = Reader(wanted.recording)
     finding = choose_finding(recording, wanted.finding)
     exhibit = read_exhibit(recording, finding)
+    require_modules(exhibit, wanted.loads.modules)
     out = _prepare(wanted.out or Path("torchsan-repros") / f"{recording.path.name}-{finding.id}")
     with zygote() as made:  # It imports PyTorch while we do.
         from torchsan.repro.operators import require_operators
 
-        require_operators(exhibit, wanted.loads.modules)
+        require_operators(exhibit)
         with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:
             return _Maker(wanted, recording, finding, out, Path(work), progress).make(exhibit, made)
 

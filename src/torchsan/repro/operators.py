@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchsan.errors import RecordingError, UsageError
+from torchsan.errors import RecordingError
 from torchsan.records import Exhibit
 from torchsan.repro.exhibits import foreign_operators
 from torchsan.torch_internals.operators import overloads_named, registered_names
@@ -23,15 +23,9 @@ def find_operator(op: str) -> Any:
     return found[0]
 
 
-def require_operators(exhibit: Exhibit, loads: tuple[str, ...]) -> None:
-    """Raise UsageError if operators of other libraries are called and no module is given that registers them."""
+def require_operators(exhibit: Exhibit) -> None:
+    """Raise RecordingError for an operator of PyTorch's own that it does not have."""
     foreign = foreign_operators(exhibit)
-    if foreign and not loads:
-        raise UsageError(
-            f"{exhibit.finding} calls {', '.join(foreign)}, which is not PyTorch's own; nothing that a recording names "
-            "is loaded by itself: give the module that registers it with --load MODULE",
-            slug="unknown-operator",
-        )
     for node in exhibit.nodes:
         if node.op != "getitem" and node.op not in foreign:
             find_operator(node.op)
