@@ -34,7 +34,7 @@ def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
                 found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast, exhibits=exhibits))
             case Check.MEMORY:
                 guards, fail_fast = not options.no_guards, options.fail_fast
-                found.append(MemoryCheck(writer, options.calls, guards=guards, fail_fast=fail_fast))
+                found.append(MemoryCheck(writer, options.calls, exhibits, guards=guards, fail_fast=fail_fast))
             case _:
                 assert_never(check)
     return tuple(found)

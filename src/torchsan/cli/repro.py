@@ -7,9 +7,13 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from torchsan.errors import UsageError
 from torchsan.report.findings import clean
+
+if TYPE_CHECKING:
+    from torchsan.repro.make import Wanted
 
 _DESCRIPTION = """\
 Cut one finding out of a recording: a folder with repro.py (plain PyTorch), its tensors, a README.md for the bug \
@@ -58,21 +62,20 @@ def run(args: argparse.Namespace) -> int:
         limit=args.trial_limit,
         total=args.time_limit,
     )
-    return make_and_say(wanted, quiet=args.quiet)
+    return make_and_say(wanted, quiet=args.quiet, to=sys.stdout)
 
 
-def make_and_say(wanted: object, *, quiet: bool) -> int:
-    """Make a reproducer with progress on standard error, and say on standard output what came of it."""
-    from torchsan.repro.make import Wanted, make
+def make_and_say(wanted: Wanted, *, quiet: bool, to: TextIO) -> int:
+    """Make a reproducer, with progress on standard error, and say what came of it. Return the status of `repro`."""
+    from torchsan.repro.make import make
 
-    assert isinstance(wanted, Wanted)
     made = make(wanted, (lambda text: None) if quiet else _progress)
     size = f"{made.nodes} operator call{'s' if made.nodes != 1 else ''}, {made.lines} lines, {made.trials} trials"
     verdict = "verified" if made else "NOT verified: it does not reproduce by itself"
     lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {made.folder}/repro.py ({size})"]
     if made.stopped is not None:
         lines.append(f"not minimised to the end: {made.stopped}")
-    sys.stdout.write("".join(f"{clean(line, 1000)}\n" for line in lines))
+    to.write("".join(f"{clean(line, 1000)}\n" for line in lines))
     return 0 if made else 4
 
 

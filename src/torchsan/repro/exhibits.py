@@ -9,9 +9,9 @@ from typing import Any
 
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader
-from torchsan.records import Exhibit, Finding, Given, OperatorCall, Severity, decode
+from torchsan.records import Exhibit, Finding, Given, Kind, OperatorCall, Severity, decode
 
-__all__ = ["KNOWN", "choose_finding", "foreign_operators", "read_exhibit", "require_modules"]
+__all__ = ["KNOWN", "choose_finding", "foreign_operators", "overflow_of", "read_exhibit", "require_modules"]
 
 KNOWN = frozenset(["aten", "prims", "mkldnn", "mkl", "quantized", "_quantized", "quantized_decomposed", "onednn"])
 """The libraries of operators that compute on what they are given, and do nothing else."""
@@ -32,7 +32,10 @@ _MARKS = {
 
 
 def choose_finding(recording: Reader, wanted: str | None) -> Finding:
-    """Return the finding of this id, or the first error. Raise UsageError if there is none."""
+    """Return the finding of this id, or the first error. Raise UsageError if there is none.
+
+    A kernel that writes out of bounds may have wrong values, and anything else, for that reason alone: it comes first.
+    """
     findings = recording.findings()
     if wanted is not None:
         for finding in findings:
@@ -40,10 +43,19 @@ def choose_finding(recording: Reader, wanted: str | None) -> Finding:
                 return finding
         ids = ", ".join(f.id for f in findings) or "none"
         raise UsageError(f"no finding {wanted!r:.40} in {recording.path}; there are: {ids}", slug="no-finding")
-    for finding in findings:
-        if finding.severity is Severity.ERROR:
-            return finding
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    for finding in errors[:1]:
+        return overflow_of(finding, errors) or finding
     raise UsageError(f"no finding of severity error in {recording.path}; name another one", slug="no-finding")
+
+
+def overflow_of(finding: Finding, findings: Iterable[Finding]) -> Finding | None:
+    """The finding that the kernel of this one writes out of bounds, if there is one."""
+    for other in findings:
+        same = (other.graph, other.kernel) == (finding.graph, finding.kernel) and finding.kernel is not None
+        if same and other.kind is Kind.OUT_OF_BOUNDS_WRITE:
+            return other
+    return None
 
 
 def read_exhibit(recording: Reader, finding: Finding) -> Exhibit:

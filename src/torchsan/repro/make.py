@@ -15,7 +15,7 @@ from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.exhibits import choose_finding, read_exhibit, require_modules
+from torchsan.repro.exhibits import choose_finding, overflow_of, read_exhibit, require_modules
 from torchsan.repro.loads import Loads
 from torchsan.repro.trials import Stopped, Trials, Zygote, key_of, zygote
 
@@ -107,6 +107,9 @@ class _Maker:
         self._progress = progress
         self._store = Store(work / "tensors")
         self._tensors: Tensors = Tensors(self._store)
+        # Without guard zones a program that writes out of bounds does something else each time.
+        guards = overflow_of(finding, recording.findings()) is not None
+        self._checks = tuple(dict.fromkeys([str(finding.check), *(["memory"] if guards else [])]))
 
     def make(self, exhibit: Exhibit, made: Zygote) -> Made:
         best, stopped, trials = exhibit, None, self._trials(exhibit, made)
@@ -119,7 +122,9 @@ class _Maker:
         from torchsan.repro.readme import readme
         from torchsan.repro.verify import verify
 
-        verdict = verify(self._out, self._finding, self._wanted.loads, self._wanted.limit, self._wanted.jobs)
+        verdict = verify(
+            self._out, self._finding, self._checks, self._wanted.loads, self._wanted.limit, self._wanted.jobs
+        )
         modules = self._wanted.loads.modules
         text = readme(best, self._finding, self._recording.manifest, verdict, script, modules)
         write_atomically(self._out / "README.md", text)
@@ -172,6 +177,7 @@ class _Maker:
             made,
             self._work,
             write=lambda candidate, folder: (self._write(candidate, folder), "repro.py")[1],
+            checks=self._checks,
             loads=self._wanted.loads.modules,
             limit=self._wanted.limit,
             deadline=time.monotonic() + self._wanted.total,

@@ -5,6 +5,7 @@ Everything is a list of smaller candidates, the boldest first; the first that sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from torchsan.repro.values import Tensors, contiguous_stride
 __all__ = ["cut", "reduce"]
 
 _MOST_SINGLES = 8
+_FEW_ELEMENTS = 65536
 
 
 def reduce(
@@ -53,7 +55,9 @@ class _Reducer:
         self._best = best
 
     def _take(self, candidates: Iterable[Exhibit]) -> bool:
-        found = self._trials.first(c for c in candidates if c != self.now)
+        # A cut that has to be given far more numbers than before is no reduction.
+        most = max(8 * _elements(self.now), _FEW_ELEMENTS)
+        found = self._trials.first(c for c in candidates if c != self.now and _elements(c) <= most)
         if found is None:
             return False
         self.now = found
@@ -81,13 +85,18 @@ class _Reducer:
 
     def nodes(self) -> None:
         """One node alone, if that is enough; else leave out what can be left out, in halves, quarters, ones."""
+        suspects = set(self.now.suspects) & {n.name for n in self.now.nodes}
+        if 0 < len(suspects) < len(self.now.nodes):
+            # What the blamed ones are written for may matter too: it decides where they put their results.
+            users = {n.name for n in self.now.nodes if suspects & set(_references(n.args, n.kwargs))}
+            self._take(cut(self.now, some, self._values) for some in (suspects, suspects | users))
         if len(self.now.outputs) > 1:
-            self._take(cut(self.now, None, self._values, outputs=(o,)) for o in self.now.outputs)
+            self._take(cut(self.now, None, self._values, outputs=(o,)) for o in self.now.outputs[:_MOST_SINGLES])
         names = [n.name for n in self.now.nodes]
         if len(names) > 1:
             # The blamed ones first; among those the last, which is what the others lead to.
-            suspects = [n for n in reversed(names) if n in self.now.suspects]
-            ordered = [*suspects, *(n for n in reversed(names) if n not in suspects)]
+            blamed = [n for n in reversed(names) if n in suspects]
+            ordered = [*blamed, *(n for n in reversed(names) if n not in suspects)]
             if self._take(self._alone(n) for n in ordered[:_MOST_SINGLES]):
                 return
         self._leave_out()
@@ -186,6 +195,10 @@ def cut(
         suspects=tuple(s for s in exhibit.suspects if s in kept),
         earlier=tuple(tuple(g for g in call if g.name in names) for call in earlier),
     )
+
+
+def _elements(exhibit: Exhibit) -> int:
+    return sum(math.prod(g.size) for g in exhibit.inputs)
 
 
 def _needed(by_name: Mapping[str, OperatorCall], wanted: Iterable[str]) -> set[str]:

@@ -126,6 +126,7 @@ class Trials:
         folder: Path,
         *,
         write: Callable[[Exhibit, Path], str],
+        checks: tuple[str, ...],
         loads: tuple[str, ...],
         limit: float,
         deadline: float,
@@ -142,6 +143,7 @@ class Trials:
         self._width = jobs
         self._folder = folder
         self._write = write
+        self._checks = checks
         self._loads = loads
         self._limit = limit
         self._deadline = deadline
@@ -192,7 +194,7 @@ class Trials:
             script = self._write(candidate, folder)
         except (TorchsanError, RuntimeError, TypeError, ValueError, KeyError, OSError):
             return False, 0.0
-        request = {"work": "trial", "folder": str(folder), "script": script, "check": str(self._finding.check)}
+        request = {"work": "trial", "folder": str(folder), "script": script, "check": list(self._checks)}
         answer = self._ask(request)
         try:
             findings = Reader(folder / "recording").findings()

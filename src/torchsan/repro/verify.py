@@ -42,14 +42,14 @@ class Verdict:
         return self.same is not None and self.alone is not False and self.eager is not False
 
 
-def verify(folder: Path, finding: Finding, loads: Loads, limit: float, jobs: int) -> Verdict:
+def verify(folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float, jobs: int) -> Verdict:
     """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`."""
     with tempfile.TemporaryDirectory(prefix="torchsan-verify-", ignore_cleanup_errors=True) as text:
         here = Path(text)
         for name in ("same", "alone", "eager"):
             shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
         with ThreadPoolExecutor(jobs) as pool:
-            same = pool.submit(_under_torchsan, here / "same", finding, loads, limit)
+            same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, limit)
             alone = pool.submit(_plain, here / "alone", limit) if shows_by_itself(finding) else None
             eager = pool.submit(_plain, here / "eager", limit, "eager") if finding.check is not Check.METADATA else None
         recording = here / "same" / "recording"
@@ -66,8 +66,10 @@ def verify(folder: Path, finding: Finding, loads: Loads, limit: float, jobs: int
         )
 
 
-def _under_torchsan(folder: Path, finding: Finding, loads: Loads, limit: float) -> Finding | None:
-    request = {"work": "trial", "folder": str(folder), "script": "repro.py", "check": str(finding.check)}
+def _under_torchsan(
+    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float
+) -> Finding | None:
+    request = {"work": "trial", "folder": str(folder), "script": "repro.py", "check": list(checks)}
     _run(
         [sys.executable, "-c", "from torchsan.repro.zygote import once; once()"],
         folder,
