@@ -10,6 +10,7 @@ from typing import Any
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, Kind, OperatorCall, Severity, decode
+from torchsan.torch_internals.configuration import is_settable
 
 __all__ = ["KNOWN", "choose_finding", "foreign_operators", "overflow_of", "read_exhibit", "require_modules"]
 
@@ -114,6 +115,8 @@ def _validate(exhibit: Exhibit) -> None:
         _new_name(known, node.name)
     if not set(exhibit.outputs) <= known or not exhibit.outputs:
         raise _malformed("outputs that are not computed")
+    if not all(is_settable(name, value) for name, value in exhibit.config.items()):
+        raise _malformed("its configuration")
     if not re.fullmatch(r"[a-z_]{1,40}", exhibit.backend):
         raise _malformed("its backend")
 

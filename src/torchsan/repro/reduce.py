@@ -12,7 +12,7 @@ from typing import Any
 
 from torchsan.records import Exhibit, Given, OperatorCall
 from torchsan.repro.trials import Trials
-from torchsan.repro.values import Tensors, contiguous_stride
+from torchsan.repro.values import Tensors, contiguous_stride, is_uniform
 
 __all__ = ["cut", "reduce"]
 
@@ -127,7 +127,7 @@ class _Reducer:
 
     def _recorded(self, given: Given) -> bool:
         memory = self._tensors.memory(given)
-        return memory is not None and memory.numel() > 1 and not bool((memory == memory[0]).all())
+        return memory is not None and not is_uniform(memory)
 
     def _simple(self, given: Given, how: int) -> Given:
         """The input filled with random numbers of its range, or with one number."""

@@ -13,7 +13,7 @@ import torch
 
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.repro.endings import ending
-from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, span
+from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, is_uniform, span
 
 __all__ = ["Script", "render"]
 
@@ -128,9 +128,9 @@ class _Writer:
         kind = "" if dtype is torch.float32 else f", dtype={dtype}"
         if memory is None:
             return _made_up(g, size, kind)
-        first = memory[0].item() if memory.numel() else 0
-        if memory.numel() == 0 or bool((memory == memory[0]).all()):
-            return f"torch.full({_tuple(size)}, {_number(first)}, dtype={dtype})"
+        if is_uniform(memory):
+            first = memory[0].item() if memory.numel() else 0
+            return f"torch.full({_tuple(size)}, {_number(first, dtype)}, dtype={dtype})"
         if memory.numel() <= _MOST_INLINE:
             values = _numbers(memory.reshape(size))
             return f"torch.tensor({values}{kind or f', dtype={dtype}'})"
@@ -249,7 +249,8 @@ def _number(value: Any, dtype: torch.dtype = torch.float64) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             return f"float('{value}')"
-        return next((s for p in (6, 9, 17) if _same(s := f"{value:.{p}g}", value, dtype)), repr(value))
+        text = next((s for p in (6, 9, 17) if _same(s := f"{value:.{p}g}", value, dtype)), repr(value))
+        return text if re.search(r"[.e]", text) else f"{text}.0"  # `-0` is no float.
     return repr(value)
 
 

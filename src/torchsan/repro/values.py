@@ -14,7 +14,7 @@ from torchsan.errors import UsageError
 from torchsan.records import Given
 from torchsan.store import Store
 
-__all__ = ["Tensors", "contiguous_stride", "dtype_named", "span", "write_safetensors"]
+__all__ = ["Tensors", "contiguous_stride", "dtype_named", "is_uniform", "span", "write_safetensors"]
 
 
 def dtype_named(name: str) -> torch.dtype:
@@ -37,6 +37,12 @@ def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
 def span(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
     """How many elements of memory a tensor reaches over."""
     return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def is_uniform(memory: torch.Tensor) -> bool:
+    """Whether all elements have the same bits."""
+    rows = memory.contiguous().view(torch.uint8).reshape(memory.numel(), -1) if memory.numel() else memory
+    return memory.numel() == 0 or bool((rows == rows[0]).all())
 
 
 class Tensors:

@@ -9,7 +9,9 @@ from typing import Any
 __all__ = ["changed_config", "is_settable"]
 
 # What names files, programs, caches or services: it would do something other than compile differently.
-_REFUSED = re.compile(r"cache|remote|trace|debug|dir|path|cxx|file|log|worker|thread|subprocess|package|autotun|profil")
+_REFUSED = re.compile(
+    r"(^|[._])(log|dir|path|file)|cache|remote|trace|debug|cxx|worker|thread|subprocess|package|autotun|profil"
+)
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
 
 
