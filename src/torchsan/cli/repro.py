@@ -41,6 +41,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--jobs", metavar="N", type=int, default=min(2, os.cpu_count() or 1), help="trials at once; default 2")
     flag("--trial-limit", metavar="SECONDS", type=float, default=120.0, help="for one trial; default 120")
     flag("--time-limit", metavar="SECONDS", type=float, default=900.0, help="for all of them; default 900")
+    flag(
+        "--check",
+        metavar="CMD",
+        help="reduce a script of yours (in the place of RECORDING) for as long as CMD FILE "
+        "exits with 0, which says that FILE still shows the problem; {} in CMD stands for FILE",
+    )
     flag("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
@@ -52,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.jobs < 1 or args.trial_limit <= 0 or args.time_limit <= 0:
         raise UsageError("--jobs and the limits are numbers above 0", slug="usage")
+    if args.check is not None:
+        return _reduce_script(args)
     wanted = Wanted(
         recording=Path(args.recording),
         finding=args.finding,
@@ -63,6 +71,26 @@ def run(args: argparse.Namespace) -> int:
         total=args.time_limit,
     )
     return make_and_say(wanted, quiet=args.quiet, to=sys.stdout)
+
+
+def _reduce_script(args: argparse.Namespace) -> int:
+    """Reduce the user's own script with their own oracle; return 0 if the result still shows the problem."""
+    from torchsan.repro.statements import OwnOracle, reduce_script
+
+    if args.finding is not None or args.load or args.with_store:
+        raise UsageError("--check CMD goes with a script, and not with FINDING, --load or --with-store", slug="usage")
+    script = Path(args.recording)
+    out = args.out or Path("torchsan-repros") / script.stem
+    if out.is_dir() and any(out.iterdir()):
+        raise UsageError(f"{out} is not empty; choose another folder with --out", slug="out-exists")
+    oracle = OwnOracle(command=args.check, limit=args.trial_limit, jobs=args.jobs, total=args.time_limit)
+    made = reduce_script(script, out, oracle, (lambda text: None) if args.quiet else _progress)
+    verdict = "verified" if made.verified else "NOT verified: run once more, it does not show the problem"
+    size = f"{made.statements} statements, {made.lines} lines, {made.trials} trials"
+    sys.stdout.write(f"{verdict}: {made.file} ({size})\n")
+    if made.stopped is not None:
+        sys.stdout.write(f"not minimised to the end: {made.stopped}\n")
+    return 0 if made.verified else 4
 
 
 def make_and_say(wanted: Wanted, *, quiet: bool, to: TextIO) -> int:
