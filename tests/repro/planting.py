@@ -1,7 +1,7 @@
 """Plants one fault for good, for as long as the process lives: what `--load` imports in every trial.
 
-Which one says TORCHSAN_TEST_FAULT. The program of the fault is not run. A reproducer of a backward kernel is a program of
-its own, so the fault is planted in either direction.
+Which one says TORCHSAN_TEST_FAULT. The program of the fault is not run. A reproducer of a backward kernel is a program
+of its own, so the fault is planted in either direction.
 """
 
 from __future__ import annotations

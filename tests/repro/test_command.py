@@ -153,6 +153,19 @@ def test_an_operator_of_the_users_comes_with_its_module(name: str, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["out-of-bounds-write", "uninitialized-read", "leaked-buffer", "joint_custom_pre_pass"]
+)
+def test_a_planted_fault_of_memory_or_of_a_pass(fault: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import tests.repro.planting_others as planting\nplanting.program()\n")
+    check = "memory" if "-" in fault else "stages"
+    command(tmp_path, "run", "--quiet", "--check", check, "--out", "run", "program.py", fault=fault)
+    load = ("--load", "tests.repro.planting_others")
+    done = command(tmp_path, "repro", "run", "--out", "out", *load, fault=fault)
+    verified(done, tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_run_makes_one_for_the_first_error(tmp_path: Path) -> None:
     done = command(
         tmp_path, "run", "--repro", "--check", "stages", "--out", "run", str(CASES / "second_call_aliases.py")

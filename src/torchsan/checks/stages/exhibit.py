@@ -18,13 +18,21 @@ from torchsan.torch_internals.tracing import trace_operators
 
 __all__ = ["exhibit_of_call", "look_at"]
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def look_at(args: Sequence[Any]) -> tuple[Given, ...]:
-    """What the tensors among the arguments look like, without their values: which share memory, too."""
+    """What the tensors among the arguments look like, without their values: which share memory, too.
+
+    Empty if there is one among them that is not plain memory.
+    """
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if any(type(t) not in _PLAIN or t.layout is not torch.strided or t.device.type != "cpu" for t in tensors):
+        return ()
     found = []
     shared = _shared(args)
     for i, arg in enumerate(args):
-        if isinstance(arg, torch.Tensor) and arg.layout is torch.strided:
+        if isinstance(arg, torch.Tensor):
             place = arg.untyped_storage().data_ptr()
             found.append(
                 Given(

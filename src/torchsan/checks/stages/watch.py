@@ -102,13 +102,14 @@ class LadderWatch:
     def _wanted(self, args: tuple[Any, ...]) -> bool:
         with outside_modes():
             look = fingerprint(args)
+            shapes = look_at(args) if self._first is None else None
         with self._lock:
             count = self._seen.get(look, 0)
             if count == 0 and len(self._seen) >= _MOST_KINDS:
                 return False
             self._seen[look] = count + 1
             if self._first is None:
-                self._first = look_at(args)
+                self._first = shapes
             else:
                 self._later = True
             total = sum(self._seen.values())
