@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.values.evidence import Wrong, findings_for
+from torchsan.checks.values.evidence import Unsteady, Wrong, findings_for, unsteady_finding
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
+from torchsan.checks.values.repetition import Repetition, other_bits
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
@@ -60,6 +61,7 @@ class ValuesWatch(CallWatch):
         self._plans = plans
         self._report = report
         self._before: dict[str, Any] = {}
+        self._repetition = Repetition()
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -88,9 +90,13 @@ class ValuesWatch(CallWatch):
             return
         overwritten = set(launch.writes)
         with undisturbed():
+            self._repetition.before(launch, values)
             for name in plan.known:
                 if name in overwritten and isinstance(values[name], torch.Tensor):
                     self._before[name] = _copy(values[name])
+
+    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
+        self._repetition.repeatable(again)
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
@@ -111,7 +117,12 @@ class ValuesWatch(CallWatch):
             symbols = self._symbols.get(function, {})
             replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
             del alive
-            wrong = self._judge(replayer, plan, values)
+            others = self._repetition.differences(values)
+            wrong = self._judge(replayer, plan, values, known)
+            for unsteady in self._unsteady(replayer, plan, values, others):
+                self._report(unsteady_finding(self._program, launch, plan, unsteady))
+            # What comes out otherwise every time is one finding, whether or not it came out right this time.
+            wrong = [w for w in wrong if w.target.variable not in others]
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
@@ -147,7 +158,7 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values) -> list[Wrong]:
+    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)
@@ -159,7 +170,9 @@ class ValuesWatch(CallWatch):
                 if not agrees(actual, eager):
                     judgement = _settle(replayer, target, actual, eager)
                     if judgement.outcome is not Outcome.RIGHT:
-                        wrong.append(Wrong(target=target, judgement=judgement, actual=actual, eager=eager))
+                        wrong.append(
+                            Wrong(target=target, judgement=judgement, actual=actual, eager=eager, operands=known)
+                        )
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -169,6 +182,23 @@ class ValuesWatch(CallWatch):
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, *plan.inner))
         return wrong
+
+    def _unsteady(
+        self, replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
+    ) -> Iterator[Unsteady]:
+        """What the launch made of the same operands when it ran again, where that was something else."""
+        for name, other in others.items():
+            target = next((t for t in plan.targets if t.variable == name), None)
+            steady = exact = None
+            if target is not None:
+                try:
+                    eager = replayer.run(target.node, Arithmetic.EAGER)
+                    steady = not bool(other_bits(eager, replayer.run(target.node, Arithmetic.EAGER)).any())
+                    both = [_settle(replayer, target, actual, eager) for actual in (values[name], other)]
+                    exact = all(j.outcome in (Outcome.RIGHT, Outcome.UNDECIDED) for j in both)
+                except (Unavailable, RuntimeError) as e:
+                    log.debug("cannot say what eager makes of %s: %s", name, e)
+            yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=exact)
 
     def _expect_like(self, actual: torch.Tensor, eager: Any, target: Target) -> None:
         if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape:
