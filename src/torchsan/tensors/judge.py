@@ -111,8 +111,8 @@ def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
 
 def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> Outcome:
     magnitudes = c.abs()[_finite(c)]
-    # What is tiny beside the rest of its tensor is measured by the rest.
-    scale = float(magnitudes.median()) if magnitudes.numel() else 0.0
+    # What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest.
+    scale = (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
     a, e, c = a[bad], e[bad], c[bad]
     numbers = _finite(a) & _finite(c)
     if not bool(numbers.any()):
@@ -122,7 +122,8 @@ def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tenso
     eps = torch.finfo(dtype).eps
     size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
     # Towards larger magnitudes is positive, whatever the sign, so that a wrong factor shows as errors of one sign.
-    error, eager_error = ((a - c) * torch.sgn(c).conj() / size).real, (e - c).abs() / size
+    outward = torch.where(c == 0, (a - c).abs(), ((a - c) * torch.sgn(c).conj()).real)
+    error, eager_error = outward / size, (e - c).abs() / size
     if float(eager_error.median()) > 0.125:
         return Outcome.UNDECIDED
     # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 _FEW, _MANY = 4, 16
 """How many nudged replays at first, and how many before something is called wrong."""
 
+_NOISE = 0.01
+"""A part of an error that may come and go without being the error."""
+
 Known = dict[torch.fx.Node, Any]
 
 
@@ -121,8 +124,9 @@ class ValuesWatch(CallWatch):
             wrong = self._judge(replayer, plan, values, known)
             for unsteady in self._unsteady(replayer, plan, values, others):
                 self._report(unsteady_finding(self._program, launch, plan, unsteady))
-            # What comes out otherwise every time is one finding, whether or not it came out right this time.
-            wrong = [w for w in wrong if w.target.variable not in others]
+                if unsteady.rounding is False:
+                    # One finding, whether or not it came out right this time.
+                    wrong = [w for w in wrong if w.target.variable != unsteady.name]
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
@@ -189,16 +193,16 @@ class ValuesWatch(CallWatch):
         """What the launch made of the same operands when it ran again, where that was something else."""
         for name, other in others.items():
             target = next((t for t in plan.targets if t.variable == name), None)
-            steady = exact = None
+            steady = rounding = None
             if target is not None:
                 try:
                     eager = replayer.run(target.node, Arithmetic.EAGER)
                     steady = not bool(other_bits(eager, replayer.run(target.node, Arithmetic.EAGER)).any())
                     both = [_settle(replayer, target, actual, eager) for actual in (values[name], other)]
-                    exact = all(j.outcome in (Outcome.RIGHT, Outcome.UNDECIDED) for j in both)
+                    rounding = all(_is_noise(j, values[name], other) for j in both)
                 except (Unavailable, RuntimeError) as e:
                     log.debug("cannot say what eager makes of %s: %s", name, e)
-            yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=exact)
+            yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
 
     def _expect_like(self, actual: torch.Tensor, eager: Any, target: Target) -> None:
         if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape:
@@ -221,6 +225,15 @@ def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: tor
         if judgement.outcome is Outcome.RIGHT:
             break
     return judgement
+
+
+def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two results differ by rounding: both are right, or they are wrong by much more than they differ."""
+    if judgement.bad is None or judgement.centre is None:
+        return True
+    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
+    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
+    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:
