@@ -65,6 +65,12 @@ def test_nan_where_there_is_a_number_is_non_finite() -> None:
     assert outcome(actual, eager) is Outcome.NON_FINITE
 
 
+@pytest.mark.parametrize("actual", [1.0, -float("inf"), float("nan")])
+def test_nothing_agrees_with_infinity_but_itself(actual: float) -> None:
+    assert not agrees(torch.tensor([actual]), torch.tensor([float("inf")]))
+    assert not agrees(torch.tensor([float("inf")]), torch.tensor([actual]))
+
+
 def test_a_number_where_there_is_nan_is_wrong() -> None:
     eager = torch.tensor([1.0, float("nan")])
     assert outcome(torch.tensor([1.0, 0.0]), eager) is Outcome.WRONG

@@ -215,10 +215,10 @@ class ValuesWatch(CallWatch):
 
 
 def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    """Judge what differs from eager: first by a few nudged replays, then, if it looks wrong, by many."""
+    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
     exact = replayer.run(target.node, Arithmetic.EXACT)
     nudged: list[torch.Tensor] = []
-    for wanted in (_FEW, _MANY):
+    for wanted in (1, _FEW, _MANY):
         while len(nudged) < wanted:
             nudged.append(replayer.run(target.node, Arithmetic.NUDGED, seed=len(nudged) + 1))
         judgement = judge(actual, eager, exact, nudged)
