@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import torchsan
 from tests.models import cnn, step, transformer
 from tests.programs.clean import CLEAN
+from tests.programs.models import MODELS
 from torchsan.records import Severity
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit._script")
@@ -48,6 +49,7 @@ def test_a_healthy_program(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss:UserWarning")
 @pytest.mark.parametrize("name", [n for n in CLEAN if n not in QUICK])
 def test_every_healthy_program(name: str) -> None:
     assert complaints(CLEAN[name]) == []
@@ -75,20 +77,10 @@ def test_the_page_says_of_pytorchs_tracker_what_it_does(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_llama() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 128}
-    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model: Any = LlamaForCausalLM(LlamaConfig(**sizes, **heads))  # type: ignore[no-untyped-call]  # theirs
-    tokens = torch.randint(0, 128, (2, 16))
-
-    def program() -> None:
-        compiled: Any = torch.compile(model)
-        compiled(input_ids=tokens, labels=tokens).loss.backward()
-
-    assert complaints(program) == []
+@pytest.mark.filterwarnings("default")  # transformers warns of its own deprecations
+@pytest.mark.parametrize("name", MODELS)
+def test_a_transformers_model(name: str) -> None:
+    assert complaints(MODELS[name]) == []
 
 
 def test_concatenation_and_memory_left_empty_on_purpose() -> None:
