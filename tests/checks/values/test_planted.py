@@ -23,8 +23,10 @@ def test_a_planted_fault_is_found_where_it_is(fault: Fault) -> None:
     with torchsan.session(check="values") as run, planted(fault) as changed:
         fault.program()
     assert changed, "the fault was not planted: Inductor generates other code now"
-    assert run.findings, f"not found; {run.coverage}"
-    for finding in run.findings:
+    assert any(f.kind == fault.kind for f in run.findings), f"not found; {run.coverage}"
+    # Additions in any order differ by rounding from launch to launch, in a wrong kernel too.
+    noise = [f for f in run.findings if (f.kind, f.severity) == ("nondeterministic", "warning")]
+    for finding in (f for f in run.findings if f not in noise):
         assert (finding.kind, finding.severity, finding.stage) == (fault.kind, fault.severity, "kernel")
         assert set(finding.ops) & fault.ops, finding.ops
         assert finding.kernel
