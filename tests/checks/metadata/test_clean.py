@@ -63,6 +63,31 @@ def test_a_program_compiles_to_the_same_under_the_check() -> None:
     assert not run.findings
 
 
+@pytest.mark.xdist_group("compiled")
+def test_dynamo_compiles_nothing_of_torchsan_after_a_graph_break() -> None:
+    from torch._dynamo.utils import counters
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        positive: torch.Tensor = operator("right_dynamic")(x + 1)  # Its size depends on data.
+        return positive * 2
+
+    def compiled() -> tuple[torch.Tensor, dict[str, int], int]:
+        torch._dynamo.reset()
+        counters.clear()
+        result = torch.compile(program)(torch.linspace(-1, 1, 12))
+        return result, dict(counters["frames"]), counters["stats"]["unique_graphs"]
+
+    plain = compiled()
+    with crossref() as run:
+        checked = compiled()
+    assert torch.equal(plain[0], checked[0])
+    assert checked[2] == 2
+    # The operator's own kernel is Python too, and is not compiled either while it is looked at.
+    assert checked[1]["total"] <= plain[1]["total"]
+    assert not run.findings
+    assert not any("failed" in s.reason for s in run.coverage.skipped)
+
+
 def test_a_model_in_training_has_no_error_in_eager_code() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
