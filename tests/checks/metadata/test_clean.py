@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from tests.planted.operators import operator
 from tests.programs.clean import CLEAN
+from tests.programs.models import MODELS
 from torchsan.checks.metadata.crossref import CrossReference, crossref
-from torchsan.records import Severity
+from torchsan.records import Severity, Stage
 
 _SOME = ("layer_norm_whose_gradient_is_noise", "dropout_in_training", "batch_norm_in_inference")
 
 
-def errors(name: str) -> list[str]:
+def alarms(program: Callable[[], Any]) -> list[str]:
+    """The errors, and what is said of nodes that Inductor fuses, however grave."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with crossref() as run:
-            CLEAN[name]()
+            program()
     assert run.coverage.graphs
-    return [f.message for f in run.findings if f.severity is Severity.ERROR]
+    assert not any("failed" in s.reason for s in run.coverage.skipped), run.coverage.skipped
+    return [f.message for f in run.findings if f.severity is Severity.ERROR or f.stage is Stage.POST_GRAD_PASSES]
 
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize("name", _SOME)
 def test_a_healthy_program_has_no_error(name: str) -> None:
-    assert errors(name) == []
+    assert alarms(CLEAN[name]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in CLEAN if n not in _SOME])
 def test_no_healthy_program_has_an_error(name: str) -> None:
-    assert errors(name) == []
+    assert alarms(CLEAN[name]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_has_an_error(name: str) -> None:
+    assert alarms(MODELS[name]) == []
 
 
 @pytest.mark.xdist_group("compiled")

@@ -15,9 +15,12 @@ import torch
 import torch.fx
 
 from torchsan.checks.metadata.compare import Difference, compare_facts, compare_results
+from torchsan.checks.metadata.eager import EagerJudge
 from torchsan.checks.metadata.facts import Facts, facts
 from torchsan.checks.metadata.ledger import Ledger, Report
+from torchsan.checks.metadata.nodes import NodeWalk
 from torchsan.checks.metadata.place import Place, enter_place, leave_place
+from torchsan.checks.metadata.policy import BELIEVED
 from torchsan.checks.metadata.render import render_call
 from torchsan.checks.metadata.reports import guard_report, mismatch_report
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
@@ -29,9 +32,6 @@ from torchsan.records import KernelKind, Stage
 from torchsan.torch_internals.symbols import bind_symbols, symbol_value
 
 __all__ = ["Fallback", "MetadataWatch", "fallbacks"]
-
-_BELIEVED = frozenset({"size", "dtype", "device", "layout"})
-"""What Inductor takes from a node. It lays out results anew, so strides are what the program asserts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,20 @@ def _asserted(function: Function, launch: Launch, asserts: Mapping[str, Any]) ->
 class MetadataWatch(CallWatch):
     """Looks at one call of one compiled program."""
 
-    def __init__(self, ledger: Ledger, sink: Sink, program: CompiledProgram, fallbacks: Mapping[int, Fallback]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        sink: Sink,
+        judge: EagerJudge,
+        program: CompiledProgram,
+        fallbacks: Mapping[int, Fallback],
+        walked: dict[str, bool],
+    ) -> None:
+        """`walked` are the functions of the program whose nodes were run already, and whether they are as the graph
+        says; those run here are added to it.
+        """
+        self._judge = judge
+        self._walked = walked
         self._ledger = ledger
         self._sink = sink
         self._program = program
@@ -118,6 +131,11 @@ class MetadataWatch(CallWatch):
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
         for node, value in zip(placeholders, inputs.values(), strict=False):
             self._edge(f"input {node.name}", node.meta.get("val"), value, symbols)
+        if function not in self._walked:
+            self._walked[function] = True  # If it fails, it fails once.
+            elsewhere = [f.node for f in self._fallbacks.values()]
+            walk = NodeWalk(self._ledger, self._sink, self._judge, self._program, function, symbols, elsewhere)
+            self._walked[function] = walk.run(inputs.values())
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         fallback = self._fallbacks.get(launch.nth)
@@ -134,7 +152,7 @@ class MetadataWatch(CallWatch):
         found: list[Difference] = []
         if "val" in node.meta:
             believed = node.meta["val"]
-            found = compare_results(result, believed, fields=_BELIEVED, number=lambda n: symbol_value(n, symbols))
+            found = compare_results(result, believed, fields=BELIEVED, number=lambda n: symbol_value(n, symbols))
         if not any(d.field in ("structure", "size") for d in found):
             found += _stride_differences(fallback, result)
         self._sink.ops_checked([str(node.target)])
@@ -144,8 +162,8 @@ class MetadataWatch(CallWatch):
 
     def leave(self, function: str, outputs: Any) -> None:
         graph = self._program.graphs.get(function)
-        if graph is None or self._misled:  # What follows from a wrong operator is not reported beside it.
-            return
+        if graph is None or self._misled or not self._walked.get(function, True):
+            return  # What follows from a wrong operator is not reported beside it.
         output = next(n for n in graph.module.graph.nodes if n.op == "output")
         nodes = output.args[0]
         if not isinstance(nodes, list | tuple) or not isinstance(outputs, list | tuple) or len(nodes) != len(outputs):
@@ -164,7 +182,7 @@ class MetadataWatch(CallWatch):
         if not isinstance(believed, torch.Tensor) or not isinstance(value, torch.Tensor):
             return
         expected = facts(believed, lambda n: symbol_value(n, symbols))
-        found = list(compare_facts(what, facts(value), expected, _BELIEVED))
+        found = list(compare_facts(what, facts(value), expected, BELIEVED))
         if found:
             self._ledger.report(guard_report(self._program.ref, what, found, node))
 

@@ -22,6 +22,7 @@ _BELIEVED = {
     "decomposition": "its decomposition gives",
     "functionalize": "functionalization gives",
     "compiled": "the compiler believed",
+    "graph": "the graph that was compiled says",
     "guards": "the compiled graph was guarded for",
 }
 
