@@ -140,7 +140,7 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             call = render_call(overload, args, kwargs)
             Ledger(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
             findings += memory.findings
-            return "metadata-mismatch"
+            return str(memory.findings[0].kind)
     return outcome
 
 
