@@ -13,6 +13,7 @@ import torch
 from tests.planted.operators import PLANTED, operator
 from torchsan.checks.metadata.crossref import CrossReference, crossref
 from torchsan.checks.metadata.operator import check_operator
+from torchsan.errors import FindingsError
 from torchsan.records import Finding, Kind, Severity, Stage
 
 MISMATCH, MUTATION, ALIAS = Kind.METADATA_MISMATCH, Kind.UNDECLARED_MUTATION, Kind.UNDECLARED_ALIAS
@@ -238,6 +239,16 @@ def test_what_pytorch_cannot_compile_is_found_where_it_runs(name: str) -> None:
     assert result.ways["eager"] == "metadata-mismatch"
     assert result.ways["compiled"].startswith("failed: ")
     assert {f for finding in result.findings for f in fields(finding)} == EXPECTED[name][1]
+
+
+@pytest.mark.xdist_group("compiled")
+def test_fail_fast_raises_inside_a_compiled_program() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return operator("wrong_dtype")(x + 1), operator("wrong_mutation")(x + 2)
+
+    with crossref(fail_fast=True) as run, pytest.raises(FindingsError, match="wrong_"):
+        torch.compile(program)(sample())
+    assert len(run.findings) == 1
 
 
 def test_every_planted_mistake_was_compiled() -> None:
