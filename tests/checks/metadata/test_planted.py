@@ -242,6 +242,24 @@ def test_what_pytorch_cannot_compile_is_found_where_it_runs(name: str) -> None:
 
 
 @pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize(("name", "number"), [("wrong_dtype", 1), ("right", 0)])
+def test_what_a_wrong_operator_leaves_to_the_backward_is_not_reported_beside_it(name: str, number: int) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        doubled: torch.Tensor = operator(name)(x.detach())
+        return (x.sin() * doubled).cos().sum()
+
+    x = sample().requires_grad_()
+    with crossref() as run:
+        step = torch.compile(program)
+        for _ in range(2):
+            step(x).backward()  # type: ignore[no-untyped-call]  # torch's own is untyped
+    assert run.coverage.graphs == 2
+    assert len(run.findings) == number
+    for finding in run.findings:
+        assert_in_the_kernel(finding, name)
+
+
+@pytest.mark.xdist_group("compiled")
 def test_fail_fast_raises_inside_a_compiled_program() -> None:
     def program(x: torch.Tensor) -> Any:
         return operator("wrong_dtype")(x + 1), operator("wrong_mutation")(x + 2)

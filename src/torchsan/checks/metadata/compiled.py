@@ -28,7 +28,7 @@ from torchsan.instruments.program import Function, Launch
 from torchsan.instruments.program.model import Alias
 from torchsan.instruments.provenance import source_lines
 from torchsan.recording import Sink
-from torchsan.records import KernelKind, Stage
+from torchsan.records import Direction, GraphId, KernelKind, Stage
 from torchsan.torch_internals.symbols import bind_symbols, symbol_value
 
 __all__ = ["Fallback", "MetadataWatch", "fallbacks"]
@@ -109,10 +109,12 @@ class MetadataWatch(CallWatch):
         judge: EagerJudge,
         program: CompiledProgram,
         fallbacks: Mapping[int, Fallback],
-        walked: dict[str, bool],
+        walked: set[str],
+        misled: set[GraphId],
     ) -> None:
-        """`walked` are the functions of the program whose nodes were run already, and whether they are as the graph
-        says; those run here are added to it.
+        """`walked` are the functions of the program whose nodes were run already, `misled` the graphs in which an
+        operator was not what it says: what follows from it, in their outputs and backward, is not reported beside it.
+        Both are added to.
         """
         self._judge = judge
         self._walked = walked
@@ -121,7 +123,7 @@ class MetadataWatch(CallWatch):
         self._program = program
         self._fallbacks = fallbacks
         self._symbols: dict[str, dict[Any, Any]] = {}
-        self._misled = False
+        self._misled = misled
 
     def enter(self, function: str, inputs: Values) -> None:
         graph = self._program.graphs.get(function)
@@ -129,13 +131,16 @@ class MetadataWatch(CallWatch):
             return
         symbols = self._symbols[function] = bind_symbols(graph.module.graph, inputs.values())
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-        for node, value in zip(placeholders, inputs.values(), strict=False):
+        ref = self._program.ref
+        follows = ref.direction is Direction.BACKWARD and ref.id in self._misled
+        for node, value in zip(placeholders, () if follows else inputs.values(), strict=False):
             self._edge(f"input {node.name}", node.meta.get("val"), value, symbols)
         if function not in self._walked:
-            self._walked[function] = True  # If it fails, it fails once.
+            self._walked.add(function)
             elsewhere = [f.node for f in self._fallbacks.values()]
             walk = NodeWalk(self._ledger, self._sink, self._judge, self._program, function, symbols, elsewhere)
-            self._walked[function] = walk.run(inputs.values())
+            if not walk.run(inputs.values()):
+                self._misled.add(self._program.record.id)
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         fallback = self._fallbacks.get(launch.nth)
@@ -157,13 +162,13 @@ class MetadataWatch(CallWatch):
             found += _stride_differences(fallback, result)
         self._sink.ops_checked([str(node.target)])
         if found:
-            self._misled = True
+            self._misled.add(self._program.record.id)
             self._ledger.report(self._report(fallback, found))
 
     def leave(self, function: str, outputs: Any) -> None:
         graph = self._program.graphs.get(function)
-        if graph is None or self._misled or not self._walked.get(function, True):
-            return  # What follows from a wrong operator is not reported beside it.
+        if graph is None or self._program.record.id in self._misled:
+            return
         output = next(n for n in graph.module.graph.nodes if n.op == "output")
         nodes = output.args[0]
         if not isinstance(nodes, list | tuple) or not isinstance(outputs, list | tuple) or len(nodes) != len(outputs):

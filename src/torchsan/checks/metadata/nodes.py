@@ -101,7 +101,9 @@ class NodeWalk:
             with warnings.catch_warnings(), undisturbed():
                 warnings.simplefilter("ignore")  # The program's own operators have warned already, or never will.
                 for node in nodes:
-                    self._values[node] = self._input(next(rest)) if node.op == "placeholder" else self._value(node)
+                    self._values[node] = (
+                        self._value(node) if node.op != "placeholder" else self._input(node, next(rest))
+                    )
                     for done in {node, *node.all_input_nodes}:
                         if last[done] is node:
                             del self._values[done]
@@ -117,15 +119,22 @@ class NodeWalk:
         where = "" if self._function == "call" else f", {self._function}"
         return f"nodes of graph {self._program.record.label}{where}"
 
-    def _input(self, value: Any) -> Any:
+    def _input(self, node: torch.fx.Node, value: Any) -> Any:
+        """An input or constant. One that the graph was not compiled for is reported as that, not by what follows."""
         self._theirs |= _storages(tensors_in(value))
-        return value
+        believed = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not isinstance(believed, torch.Tensor):
+            return value
+        if not compare_results(value, believed, fields=BELIEVED, number=self._number):
+            return value
+        self._suspect.add(node)
+        return self._stand_in(believed)
 
     def _value(self, node: torch.fx.Node) -> Any:
         """The value of a node, or its stand-in."""
         try:
             if node.op == "get_attr":
-                return self._input(self._program.attribute(self._function, str(node.target)))
+                return self._input(node, self._program.attribute(self._function, str(node.target)))
             return self._judged(node)
         except FindingsError:
             raise
