@@ -73,7 +73,6 @@ def test_json_can_go_to_stdout_after_the_program(cli: Run) -> None:
         (["run", "--out", "/proc/nothing/here", "ok.py"], "cannot write a recording"),
         (["run", "--json", "no/such/folder.json", "ok.py"], "cannot write --json"),
         (["run", "--html", "x.html", "ok.py"], "not available"),
-        (["run", "--repro", "ok.py"], "not available"),
         (["report", "ok.py"], "no recording at"),
         (["report", "missing"], "no recording at"),
         (["report"], "required: RECORDING"),

@@ -76,6 +76,7 @@ X = _seeded(32, 64)
 ODD = _seeded(7, 13)
 ROW = _seeded(100)
 INDEX = torch.arange(40) % 16
+ONE_HALF = torch.where(torch.arange(64) == 5, 0.5, _seeded(64))
 WEIGHT = _seeded(64, 64)
 V = r"at::vec::Vectorized<float>"
 
@@ -228,6 +229,13 @@ FAULTS = [
         program=_fused(lambda x: x.sin() * 2, ROW),
         pattern=r"(?s)(.*)\.sin\(\)",
         wrong=r"\1.cos()",
+        ops=_ops("sin.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="one_value_only",
+        program=_fused(lambda x: x.sin() * 2, ONE_HALF),
+        pattern=r"(tmp\d+)\.sin\(\)",
+        wrong=rf"{V}::blendv(\1.sin(), \1.cos(), \1 == {V}(0.5f))",
         ops=_ops("sin.default", "mul.Tensor"),
     ),
     Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from torchsan.checks.exhibits import Exhibits
 from torchsan.checks.memory import MemoryCheck
 from torchsan.checks.metadata import MetadataCheck
 from torchsan.checks.stages import StagesCheck
@@ -20,19 +21,20 @@ __all__ = ["observers"]
 
 def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
     """Return the checks that the options ask for."""
-    found: list[Observer] = []
+    exhibits = Exhibits(writer, options.max_bytes)
+    found: list[Observer] = [exhibits]
     for check in options.check:
         match check:
             case Check.VALUES:
-                found.append(ValuesCheck(writer, options.calls))
+                found.append(ValuesCheck(writer, options.calls, exhibits))
             case Check.STAGES:
                 values = Check.VALUES in options.check
-                found.append(StagesCheck(writer, options.calls, kernels_elsewhere=values))
+                found.append(StagesCheck(writer, options.calls, exhibits, kernels_elsewhere=values))
             case Check.METADATA:
-                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast))
+                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast, exhibits=exhibits))
             case Check.MEMORY:
                 guards, fail_fast = not options.no_guards, options.fail_fast
-                found.append(MemoryCheck(writer, options.calls, guards=guards, fail_fast=fail_fast))
+                found.append(MemoryCheck(writer, options.calls, exhibits, guards=guards, fail_fast=fail_fast))
             case _:
                 assert_never(check)
     return tuple(found)

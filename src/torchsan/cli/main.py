@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchsan._version import __version__
-from torchsan.cli import doctor, ops, report, run, store, values
+from torchsan.cli import doctor, ops, report, repro, run, store, values
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
@@ -23,6 +23,7 @@ examples:
   torchsan run --json r.json train.py   and a report for programs
   torchsan report torchsan-runs/…       the report again
   torchsan values torchsan-runs/…       what --watch saw
+  torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
   torchsan doctor                       what works on this machine
 
@@ -56,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (run, report, values, ops, store, doctor):
+    for command in (run, report, values, repro, ops, store, doctor):
         command.add_parser(commands)
     return parser
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from torchsan.cli.progress import Progress
 from torchsan.cli.supervise import supervised
-from torchsan.errors import InternalError, RecordingError, UsageError
+from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Reader, create_folder, finalize
 from torchsan.records import Check
+from torchsan.report.findings import clean
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
     flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
-    flag("--repro", action="store_true", default=None, help="make a reproducer of every finding")
+    flag("--repro", action="store_true", default=None, help="make a reproducer of the first error")
     flag("--fail-fast", action="store_true", default=None, help="stop at the first finding of severity error")
     flag("--quiet", action="store_true", default=None, help="findings and verdict only")
     flag("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
@@ -72,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
         if progress is not None:
             progress.close()
         finalize(folder, program)
-        return _report(folder, options, program)
+        status = _report(folder, options, program)
+    if options.repro and status == 1:
+        _reproduce(folder, options)
+    return status
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -89,8 +93,6 @@ def _check(options: Options, command: list[str]) -> None:
     """Raise UsageError for what cannot work, before anything runs."""
     if options.html is not None:
         raise UsageError("--html is not available in this version of torchsan", slug="not-available")
-    if options.repro:
-        raise UsageError("--repro is not available in this version of torchsan", slug="not-available")
     if options.json is not None:
         from torchsan.report.json_report import check_json_target
 
@@ -133,6 +135,19 @@ def _report(folder: Path, options: Options, program: Program) -> int:
     if options.json is not None:
         write_json(recording, options.json)
     return verdict(recording).exit
+
+
+def _reproduce(folder: Path, options: Options) -> None:
+    """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
+    from torchsan.cli.repro import make_and_say
+    from torchsan.repro.loads import Loads
+    from torchsan.repro.make import Wanted
+
+    out = folder.with_name(f"{folder.name}-repro")
+    try:
+        make_and_say(Wanted(recording=folder, finding=None, out=out, loads=Loads()), quiet=options.quiet, to=sys.stderr)
+    except TorchsanError as e:
+        sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")
 
 
 def _remove(folder: Path, options: Options) -> None:

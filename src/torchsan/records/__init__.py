@@ -1,6 +1,7 @@
 """The frozen dataclasses that everything speaks. No torch here: a report reads them without it."""
 
 from torchsan.records.codec import decode, encode
+from torchsan.records.exhibit import Exhibit, Given, OperatorCall
 from torchsan.records.finding import (
     Check,
     Coverage,
@@ -27,13 +28,16 @@ __all__ = [
     "Comparison",
     "Coverage",
     "Direction",
+    "Exhibit",
     "Finding",
+    "Given",
     "GraphId",
     "GraphRecord",
     "GraphRef",
     "KernelKind",
     "KernelRecord",
     "Kind",
+    "OperatorCall",
     "Scalar",
     "Severity",
     "Skipped",

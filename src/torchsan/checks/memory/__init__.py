@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Exhibits
     from torchsan.checks.memory.findings import Reporter
     from torchsan.checks.memory.guards import GuardRegistry
     from torchsan.checks.memory.plan import MemoryPlan
@@ -20,13 +21,16 @@ class MemoryCheck(Observer):
 
     name = "memory check"
 
-    def __init__(self, writer: Writer, calls: int | None, *, guards: bool = True, fail_fast: bool = False) -> None:
+    def __init__(
+        self, writer: Writer, calls: int | None, exhibits: Exhibits, *, guards: bool = True, fail_fast: bool = False
+    ) -> None:
         """`calls` is how many calls of each program are checked; None for all.
 
         Without `guards` only lifetimes are followed. With `fail_fast` the first error is raised where it happens.
         """
         self._writer = writer
         self._calls = calls
+        self._exhibits = exhibits
         self._guards = guards
         self._fail_fast = fail_fast
         self._plans: dict[int, MemoryPlan] = {}
@@ -39,7 +43,7 @@ class MemoryCheck(Observer):
         from torchsan.checks.memory.plan import plan
 
         if self._reporter is None:
-            self._reporter = Reporter(self._writer, self._fail_fast)
+            self._reporter = Reporter(self._writer, self._fail_fast, self._exhibits)
             self._registry = GuardRegistry() if self._guards else None
         self._plans[id(program)] = plan(program)
 

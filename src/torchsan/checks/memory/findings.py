@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
+from torchsan.checks.exhibits import Exhibits
+from torchsan.checks.memory.exhibit import CallInputs, exhibit_of_call
 from torchsan.checks.memory.guards import Damage
 from torchsan.checks.memory.ledger import Block
 from torchsan.checks.memory.plan import MemoryPlan
@@ -30,8 +33,9 @@ def in_bytes(n: int) -> str:
 class Reporter:
     """Writes the findings of a whole session, from any thread. With `fail_fast` an error is raised as well."""
 
-    def __init__(self, writer: Writer, fail_fast: bool) -> None:
+    def __init__(self, writer: Writer, fail_fast: bool, exhibits: Exhibits) -> None:
         self._writer = writer
+        self._exhibits = exhibits
         self._fail_fast = fail_fast
         self.overflowing: set[int] = set()
         """The programs, by the serial number of their plan, that wrote out of bounds."""
@@ -43,6 +47,7 @@ class Reporter:
         self,
         program: CompiledProgram,
         plan: MemoryPlan,
+        given: CallInputs,
         kind: Kind,
         severity: Severity,
         message: str,
@@ -76,13 +81,21 @@ class Reporter:
                 evidence=evidence or {},
             )
         )
+        self._exhibits.keep(finding, partial(exhibit_of_call, program, given), program)
         if self._fail_fast and severity is Severity.ERROR:
             where = "".join(f"\n    at {line.file}:{line.line}" for line in finding.source)
             raise FindingsError(f"torchsan: {finding.id}: {kind}: {message}{where}", slug="findings")
         return True
 
     def out_of_bounds(
-        self, program: CompiledProgram, plan: MemoryPlan, launch: Launch, block: Block, name: str, damage: Damage
+        self,
+        program: CompiledProgram,
+        plan: MemoryPlan,
+        given: CallInputs,
+        launch: Launch,
+        block: Block,
+        name: str,
+        damage: Damage,
     ) -> None:
         """A launch wrote into the guard zones of a buffer that it was given."""
         self.overflowing.add(plan.serial)
@@ -100,6 +113,7 @@ class Reporter:
         self.report(
             program,
             plan,
+            given,
             Kind.OUT_OF_BOUNDS_WRITE,
             Severity.ERROR,
             f"{launch.kernel} writes {' and '.join(parts)} of {name}",

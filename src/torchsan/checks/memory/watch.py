@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchsan.checks.memory.contents import Contents
+from torchsan.checks.memory.exhibit import CallInputs
 from torchsan.checks.memory.figures import Figures
 from torchsan.checks.memory.findings import Reporter
 from torchsan.checks.memory.guards import GuardRegistry, guarded
@@ -46,7 +47,8 @@ class MemoryWatch(CallWatch):
         self._ledger = Ledger()
         self._figures = Figures(plan)
         # No method of this object: it would be a cycle, and what a call leaves would wait for the garbage collector.
-        report = partial(reporter.report, program, plan)
+        self._given = CallInputs(program)
+        report = partial(reporter.report, program, plan, self._given)
         self._lifetimes = Lifetimes(self._ledger, plan, self._figures, report)
         self._initialisation = Initialisation(self._ledger, plan, report) if registry is not None else None
         self._contents = Contents(self._ledger, plan, report) if registry is not None else None
@@ -54,6 +56,8 @@ class MemoryWatch(CallWatch):
         self._last = -1
 
     def enter(self, function: str, inputs: Values) -> None:
+        if function == "call":
+            self._given.note(inputs)
         for name, value in inputs.items():
             self._lifetimes.bound(function, name, value, Origin.GIVEN)
             if self._registry is not None:
@@ -161,4 +165,4 @@ class MemoryWatch(CallWatch):
             for block in self._ledger.find(function, name):
                 damage = block.guard.damage() if block.guard is not None else None
                 if damage is not None:
-                    self._reporter.out_of_bounds(self._program, self._plan, launch, block, name, damage)
+                    self._reporter.out_of_bounds(self._program, self._plan, self._given, launch, block, name, damage)

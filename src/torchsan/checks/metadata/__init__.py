@@ -12,6 +12,7 @@ from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
 from torchsan.instruments.operators import OperatorCall, OperatorObserver, Remember
 
 if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Exhibits
     from torchsan.checks.metadata.compiled import Fallback
     from torchsan.checks.metadata.eager import EagerJudge
     from torchsan.recording import Sink
@@ -25,11 +26,13 @@ class MetadataCheck(Observer, OperatorObserver):
 
     name = "metadata check"
 
-    def __init__(self, sink: Sink, *, calls: int | None, fail_fast: bool = False) -> None:
+    def __init__(
+        self, sink: Sink, *, calls: int | None, fail_fast: bool = False, exhibits: Exhibits | None = None
+    ) -> None:
         """`calls` is how many calls of each compiled program are looked at; None for all."""
         self._sink = sink
         self._calls = calls
-        self._ledger = Ledger(sink, fail_fast=fail_fast)
+        self._ledger = Ledger(sink, fail_fast=fail_fast, exhibits=exhibits)
         self._programs: dict[int, tuple[dict[int, Fallback], set[str]]] = {}
         self._misled: set[GraphId] = set()
         self._made: EagerJudge | None = None

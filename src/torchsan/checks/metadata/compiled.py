@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.fx
 
 from torchsan.checks.metadata.compare import Difference, compare_facts, compare_results
 from torchsan.checks.metadata.eager import EagerJudge
+from torchsan.checks.metadata.exhibit import exhibit_of_call
 from torchsan.checks.metadata.facts import Facts, facts
 from torchsan.checks.metadata.ledger import Ledger, Report
 from torchsan.checks.metadata.nodes import NodeWalk
@@ -195,8 +197,9 @@ class MetadataWatch(CallWatch):
         node = fallback.node
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
         call = render_call(node.target, args, kwargs)
+        exhibit = partial(exhibit_of_call, node.target, args, kwargs)
         return mismatch_report(
-            node.target, Stage.KERNEL, "compiled", found, call, relied=True, **fallback.place.where()
+            node.target, Stage.KERNEL, "compiled", found, call, relied=True, exhibit=exhibit, **fallback.place.where()
         )
 
 

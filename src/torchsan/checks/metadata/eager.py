@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from torchsan.checks.metadata.compare import ALL_FIELDS, Difference, compare_results
 from torchsan.checks.metadata.confirm import confirmed
+from torchsan.checks.metadata.exhibit import exhibit_of_call
 from torchsan.checks.metadata.judge import Memory, Mutation, alias_differences, aliases, mutations, photograph
 from torchsan.checks.metadata.ledger import Ledger, Report
 from torchsan.checks.metadata.place import place
@@ -93,7 +96,8 @@ class EagerJudge:
             reports = [*self._memory(call, before, result), *self._mismatch(call, before, result)]
         self._notes.ops_checked([str(call.overload)])
         for report in reports:
-            self._ledger.report(report)
+            exhibit = partial(exhibit_of_call, call.overload, call.args, call.kwargs)
+            self._ledger.report(dataclasses.replace(report, exhibit=exhibit))
         if reports:
             return lambda: self._again(reports)
         return self._settled(call, before)

@@ -11,6 +11,7 @@ from torchsan.errors import FindingsError
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, SourceLine, Stage
 
 if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Build, Exhibits
     from torchsan.recording import Sink
 
 __all__ = ["Ledger", "Report"]
@@ -39,6 +40,8 @@ class Report:
     kernel: str | None = None
     buffer: str | None = None
     nodes: tuple[str, ...] = ()
+    exhibit: Build | None = field(default=None, repr=False, compare=False)
+    """Makes what a reproducer of it needs, while the call is at hand."""
 
 
 @dataclass(slots=True)
@@ -51,8 +54,9 @@ class _Entry:
 class Ledger:
     """Merges reports into findings. Thread-safe. With `fail_fast` the first error raises FindingsError."""
 
-    def __init__(self, sink: Sink, *, fail_fast: bool = False) -> None:
+    def __init__(self, sink: Sink, *, fail_fast: bool = False, exhibits: Exhibits | None = None) -> None:
         self._sink = sink
+        self._exhibits = exhibits
         self._fail_fast = fail_fast
         self._entries: dict[tuple[str, Kind], _Entry] = {}
         self._lock = threading.Lock()
@@ -65,9 +69,12 @@ class Ledger:
             if entry is None:
                 entry = self._entries[key] = _Entry(self._sink.finding(_finding(report)))
                 entry.seen[str(report.stage)] = 1
+                graver = True
             else:
-                self._again(entry, report)
+                graver = self._again(entry, report)
             finding = entry.finding
+        if graver and self._exhibits is not None and report.exhibit is not None:
+            self._exhibits.keep(finding, report.exhibit)
         if self._fail_fast and report.severity is Severity.ERROR:
             raise FindingsError(f"{finding.message}\n  {report.call}\n  {report.fix}", slug="findings")
 
@@ -88,7 +95,8 @@ class Ledger:
         if self._fail_fast and report.severity is Severity.ERROR:
             raise FindingsError(f"{report.message}\n  {report.call}\n  {report.fix}", slug="findings")
 
-    def _again(self, entry: _Entry, report: Report) -> None:
+    def _again(self, entry: _Entry, report: Report) -> bool:
+        """Count it; return whether it is graver than what was known."""
         new_place = str(report.stage) not in entry.seen
         # The dispatcher has counted those calls already.
         if report.against not in ("compiled", "graph") or new_place:
@@ -103,6 +111,7 @@ class Ledger:
         entry.finding = dataclasses.replace(base, id=entry.finding.id, evidence=evidence)
         if graver or new_place or len(differences) > len(known):
             self._sink.amend(entry.finding)
+        return graver
 
     def close(self) -> None:
         """Record the final counts."""

@@ -11,6 +11,7 @@ from torchsan.instruments.stages import observe_stages
 from torchsan.records import Direction, GraphRef
 
 if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Exhibits
     from torchsan.recording import Writer
     from torchsan.torch_internals.ladders import Ladder
 
@@ -22,10 +23,11 @@ class StagesCheck(Observer):
 
     name = "stages check"
 
-    def __init__(self, writer: Writer, calls: int | None, *, kernels_elsewhere: bool) -> None:
+    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits, *, kernels_elsewhere: bool) -> None:
         """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
         self._writer = writer
         self._calls = calls
+        self._exhibits = exhibits
         self._kernels_elsewhere = kernels_elsewhere
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
 
@@ -59,7 +61,7 @@ class StagesCheck(Observer):
             ladder,
             self._calls,
             refs=refs,
-            report=lambda finding: (self._writer.finding(finding), None)[1],
+            report=lambda finding, build: self._exhibits.keep(self._writer.finding(finding), build),
             skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,

@@ -58,6 +58,21 @@ class Search:
         self._runs: dict[_Key, Results] = {}
         self._failed: dict[_Key, Exception] = {}
 
+    @property
+    def inputs(self) -> Inputs:
+        """What the call was given."""
+        return self._inputs
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What else it depended on."""
+        return self._circumstances
+
+    @property
+    def backward(self) -> bool:
+        """Whether it is about gradients."""
+        return self._cotangents is not None
+
     def reference(self, *, own_random: bool) -> Results:
         """Dynamo's graph, in the program's dtypes; with the program's random numbers, or those all rungs share."""
         return self._run(self._top, None if own_random else Arithmetic.EAGER)

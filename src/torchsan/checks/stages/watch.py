@@ -6,19 +6,22 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
+from torchsan.checks.exhibits import Build
 from torchsan.checks.stages.compare import as_near, is_far, same, structural, wrong
 from torchsan.checks.stages.evidence import finding_for, kernel_finding
 from torchsan.checks.stages.execute import Circumstances, Results, results_of
+from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.inputs import Inputs, fingerprint, maybe_mutated, unsupported
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.values.replay import Arithmetic
 from torchsan.errors import FindingsError
-from torchsan.records import Direction, Finding, GraphRef, Kind, Severity, Stage
+from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.tensors.judge import Outcome, agrees
 from torchsan.torch_internals.ladders import Ladder
 from torchsan.torch_internals.operators import outside_modes
@@ -44,7 +47,7 @@ class LadderWatch:
         calls: int | None,
         *,
         refs: Mapping[Direction, GraphRef],
-        report: Callable[[Finding], None],
+        report: Callable[[Finding, Build], None],
         skipped: Callable[[str], None],
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
@@ -63,6 +66,9 @@ class LadderWatch:
         self._seen: dict[Any, int] = {}
         self._reported: set[tuple[Stage, str | None]] = set()
         self._wrong = False
+        self._first: tuple[Given, ...] | None = None
+        """What the inputs of the first call looked like, for which the graph was compiled."""
+        self._later = False
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
@@ -101,6 +107,10 @@ class LadderWatch:
             if count == 0 and len(self._seen) >= _MOST_KINDS:
                 return False
             self._seen[look] = count + 1
+            if self._first is None:
+                self._first = look_at(args)
+            else:
+                self._later = True
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
@@ -162,23 +172,24 @@ class LadderWatch:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
             backend, ref = self._ladder.backend, self._ref(direction)
-            self._found(Stage.KERNEL, None, lambda: kernel_finding(differences, ref, severity, backend))
+            self._found(Stage.KERNEL, None, search, lambda: kernel_finding(differences, ref, severity, backend))
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         rung = culprit.rung
         ref = self._ref(rung.direction)
-        self._found(
-            rung.stage, rung.changed.label, lambda: finding_for(rung, culprit.differences, ref, search.blamed(culprit))
-        )
+        label = rung.changed.label
+        blamed = partial(search.blamed, culprit)
+        self._found(rung.stage, label, search, lambda: finding_for(rung, culprit.differences, ref, blamed()))
 
-    def _found(self, stage: Stage, pass_: str | None, make: Callable[[], Finding]) -> None:
+    def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
         """Report, once for a step; one wrong step is enough to leave the rest of the ladder alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
             self._wrong = stage is not Stage.KERNEL
-            self._report(make())
+            earlier = self._first if self._later else None
+            self._report(make(), partial(exhibit_of_call, self._ladder, search, earlier))
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)

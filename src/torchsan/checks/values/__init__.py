@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Build, Exhibits
     from torchsan.checks.values.plan import LaunchPlan
     from torchsan.recording import Writer
     from torchsan.records import Finding
@@ -21,10 +22,11 @@ class ValuesCheck(Observer):
 
     name = "values check"
 
-    def __init__(self, writer: Writer, calls: int | None) -> None:
+    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits) -> None:
         """`calls` is how many calls of each program are checked; None for all."""
         self._writer = writer
         self._calls = calls
+        self._exhibits = exhibits
         self._plans: dict[int, dict[int, LaunchPlan]] = {}
         self._reported: set[Hashable] = set()
         self._lock = threading.Lock()
@@ -41,11 +43,11 @@ class ValuesCheck(Observer):
             return None
         return ValuesWatch(self._writer, program, self._plans[id(program)], self._report)
 
-    def _report(self, finding: Finding) -> None:
+    def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
         """Record a finding, once for each buffer however often it is wrong."""
         key = (finding.graph, finding.kernel, finding.buffer, finding.kind)
         with self._lock:
             if key in self._reported:
                 return
             self._reported.add(key)
-        self._writer.finding(finding)
+        self._exhibits.keep(self._writer.finding(finding), build, program)

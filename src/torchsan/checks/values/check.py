@@ -6,12 +6,15 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
+from torchsan.checks.exhibits import Build
 from torchsan.checks.values.evidence import Unsteady, Wrong, findings_for, unsteady_finding
+from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.checks.values.repetition import Repetition, other_bits
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
@@ -57,7 +60,7 @@ class ValuesWatch(CallWatch):
         writer: Writer,
         program: CompiledProgram,
         plans: Mapping[int, LaunchPlan],
-        report: Callable[[Finding], None],
+        report: Callable[[CompiledProgram, Finding, Build], None],
     ) -> None:
         self._writer = writer
         self._program = program
@@ -123,15 +126,17 @@ class ValuesWatch(CallWatch):
             others = self._repetition.differences(values)
             wrong = self._judge(replayer, plan, values, known)
             for unsteady in self._unsteady(replayer, plan, values, others):
-                self._report(unsteady_finding(self._program, launch, plan, unsteady))
+                result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
+                finding = unsteady_finding(self._program, launch, plan, unsteady)
+                self._report(self._program, finding, partial(exhibit_of, replayer, result))
                 if unsteady.rounding is False:
                     # One finding, whether or not it came out right this time.
                     wrong = [w for w in wrong if w.target.variable != unsteady.name]
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
-                for finding in findings_for(self._program, launch, plan, wrong, through):
-                    self._report(finding)
+                for each, finding in findings_for(self._program, launch, plan, wrong, through):
+                    self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
             if plan.keep:
                 copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
                 kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
@@ -191,7 +196,7 @@ class ValuesWatch(CallWatch):
         self, replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
     ) -> Iterator[Unsteady]:
         """What the launch made of the same operands when it ran again, where that was something else."""
-        for name, other in others.items():
+        for name, other in others.items() if plan.nodes else ():
             target = next((t for t in plan.targets if t.variable == name), None)
             steady = rounding = None
             if target is not None:

@@ -103,7 +103,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
 
 def findings_for(
     program: CompiledProgram, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...]
-) -> Iterator[Finding]:
+) -> Iterator[tuple[Wrong, Finding]]:
     """The findings that a launch amounts to: one for each wrong result that does not follow from another of them.
 
     `through` are the kernels that computed operands without a node of their own: they are under suspicion as well.
@@ -115,7 +115,7 @@ def findings_for(
         if others & nodes[w.target]:
             continue
         suspects = (nodes[w.target] - cleared) | {w.target.node}
-        yield _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
+        yield w, _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
 
 
 def _finding(

@@ -16,7 +16,7 @@ from torchsan.instruments.observer import CompiledProgram
 from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order
 from torchsan.torch_internals.symbols import symbol_value
 
-__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "replay"]
+__all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "needed", "replay"]
 
 
 class Arithmetic(StrEnum):
@@ -72,11 +72,29 @@ class Replayer:
             [node],
             self._known,
             arithmetic,
-            attributes=lambda name: self._program.attribute(self._function, name),
-            symbol=lambda value: symbol_value(value, self._symbols),
+            attributes=self.attribute,
+            symbol=self.number,
             effects=self._effects,
             seed=seed,
         )[node]
+
+    @property
+    def known(self) -> Mapping[torch.fx.Node, Any]:
+        """The values that it starts from."""
+        return self._known
+
+    @property
+    def effects(self) -> tuple[torch.fx.Node, ...]:
+        """The nodes that overwrite known values."""
+        return self._effects
+
+    def number(self, value: Any) -> Any:
+        """The value of a symbolic number in this call; None if it depends on data."""
+        return symbol_value(value, self._symbols)
+
+    def attribute(self, name: str) -> Any:
+        """A constant of the graph."""
+        return self._program.attribute(self._function, name)
 
 
 def replay(
@@ -96,7 +114,7 @@ def replay(
     something that is not known, or is random. Known tensors are not changed.
     """
     targets = tuple(targets)
-    order = _needed((*targets, *effects), known)
+    order = needed((*targets, *effects), known)
     overwrites = any(is_mutable(node) for node in order)
     engine = _Engine(known, arithmetic, attributes, symbol, seed, copies=overwrites)
     uses: dict[torch.fx.Node, int] = dict.fromkeys(targets, 1)
@@ -112,7 +130,7 @@ def replay(
     return {node: engine.values[node] if node in engine.values else engine.given(node) for node in targets}
 
 
-def _needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> list[torch.fx.Node]:
+def needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> list[torch.fx.Node]:
     """The nodes to compute, parents first."""
     seen: set[torch.fx.Node] = set()
     stack = list(targets)

@@ -1,0 +1,115 @@
+"""What a reproducer of a wrong step needs: the whole of Dynamo's graph as operators, and the inputs of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from torchsan.checks.exhibit_graph import GraphCut, Unrepresentable, given_tensor
+from torchsan.checks.exhibits import Keep
+from torchsan.checks.stages.localise import Search
+from torchsan.checks.stages.rungs import top_rung
+from torchsan.records import Exhibit, Finding, Given
+from torchsan.torch_internals.ladders import Ladder
+from torchsan.torch_internals.tracing import trace_operators
+
+__all__ = ["exhibit_of_call", "look_at"]
+
+
+def look_at(args: Sequence[Any]) -> tuple[Given, ...]:
+    """What the tensors among the arguments look like, without their values: which share memory, too."""
+    found = []
+    shared = _shared(args)
+    for i, arg in enumerate(args):
+        if isinstance(arg, torch.Tensor) and arg.layout is torch.strided:
+            place = arg.untyped_storage().data_ptr()
+            found.append(
+                Given(
+                    name=f"x{i}",
+                    dtype=str(arg.dtype).removeprefix("torch."),
+                    size=tuple(arg.shape),
+                    stride=arg.stride(),
+                    offset=int(arg.storage_offset()) if place in shared else 0,
+                    requires_grad=arg.requires_grad and arg.is_leaf,
+                    base=f"memory{shared[place]}" if place in shared else None,
+                )
+            )
+    return tuple(found)
+
+
+def _shared(args: Sequence[Any]) -> dict[int, int]:
+    """The storages, by address, that several arguments lie in."""
+    places = [a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor) and a.numel()]
+    return {p: i for i, p in enumerate(dict.fromkeys(p for p in places if places.count(p) > 1))}
+
+
+def exhibit_of_call(
+    ladder: Ladder,
+    search: Search,
+    earlier: tuple[Given, ...] | None,
+    finding: Finding,
+    keep: Keep,
+    config: Mapping[str, Any],
+) -> Exhibit:
+    """Return Dynamo's graph, as operators, with the inputs of the call; `earlier` are those of the first call."""
+    if any(enabled for _, enabled, _ in search.circumstances.autocast):
+        raise Unrepresentable("a call under autocast")
+    with search.circumstances.restored(), torch.no_grad():
+        given, leaves = search.inputs.copies(wide=False)
+        inputs = _inputs(given, leaves, keep)
+        with top_rung(ladder).opened() as run:
+            module = trace_operators(lambda *args: run(list(args)), _detached(given))
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
+    tensors = {placeholders[i]: g for i, g in zip(positions, inputs, strict=True)}
+    cut = GraphCut(keep, {}, lambda n: n, lambda name: getattr(module, name), {n: g.name for n, g in tensors.items()})
+    cut.add([n for n in module.graph.nodes if n.op == "call_function"])
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    outputs = [n for n in (results if isinstance(results, list | tuple) else [results]) if isinstance(n, torch.fx.Node)]
+    names = {g.name for g in inputs}
+    return Exhibit(
+        finding=finding.id,
+        check=finding.check,
+        nodes=tuple(cut.nodes),
+        inputs=(*inputs, *cut.inputs),
+        outputs=tuple(dict.fromkeys(cut.reference(n) for n in outputs)),
+        earlier=(earlier,) if earlier is not None and {g.name for g in earlier} == names and not cut.inputs else (),
+        backend=ladder.backend,
+        backward=search.backward,
+        grad=search.circumstances.grad,
+        config=dict(config),
+    )
+
+
+def _inputs(args: Sequence[Any], leaves: Sequence[torch.Tensor | None], keep: Keep) -> list[Given]:
+    found = []
+    whole: dict[str, str | None] = {}
+    for look, i in zip(look_at(args), [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)], strict=True):
+        arg: torch.Tensor = args[i].detach()
+        if look.base is None:
+            stored = given_tensor(look.name, arg, keep).stored
+        else:
+            if look.base not in whole:
+                memory = torch.empty(0, dtype=arg.dtype).set_(arg.untyped_storage())
+                whole[look.base] = keep(look.base, memory.clone())
+            stored = whole[look.base]
+        found.append(
+            Given(
+                name=look.name,
+                dtype=look.dtype,
+                size=look.size,
+                stride=look.stride,
+                offset=look.offset,
+                requires_grad=leaves[i] is not None,
+                stored=stored,
+                base=look.base,
+            )
+        )
+    return found
+
+
+def _detached(args: Sequence[Any]) -> list[Any]:
+    return [a.detach() if isinstance(a, torch.Tensor) else a for a in args]

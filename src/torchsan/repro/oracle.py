@@ -1,0 +1,46 @@
+"""Whether a trial shows the finding that is being reproduced: the same one, never some failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchsan.records import Check, Finding, Severity, Stage
+
+__all__ = ["same_finding", "shows"]
+
+
+def shows(wanted: Finding, found: Iterable[Finding]) -> bool:
+    """Whether the wanted finding is among those of a trial."""
+    return any(same_finding(wanted, f) for f in found)
+
+
+def same_finding(wanted: Finding, found: Finding) -> bool:
+    """Whether two runs found the same: check, kind, stage, the pattern that fired, and an operator in common.
+
+    Kernels, buffers and graphs have other names in another program, and are not compared.
+    """
+    if (found.check, found.kind) != (wanted.check, wanted.kind) or _rank(found) < _rank(wanted):
+        return False
+    if wanted.stage is not None and str(wanted.stage) not in _stages(found):
+        return False
+    if wanted.pass_ is not None and not _passes(wanted.pass_) & _passes(found.pass_ or ""):
+        return False
+    by_step = wanted.check is Check.STAGES and wanted.stage is not Stage.KERNEL
+    # A step that was found by what it did to the whole graph names nodes of that graph.
+    return by_step or not wanted.ops or bool(set(wanted.ops) & set(found.ops))
+
+
+def _rank(finding: Finding) -> int:
+    return {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}[finding.severity]
+
+
+def _stages(finding: Finding) -> set[str]:
+    """The metadata check counts one finding at all the stages where it sees it."""
+    seen = finding.evidence.get("seen")
+    return {str(finding.stage), *(seen if isinstance(seen, dict) else ())}
+
+
+def _passes(label: str) -> set[str]:
+    """`pass_pattern_0: a, b` as {"a", "b"}; a pass without patterns by its own name."""
+    name, _, patterns = label.partition(": ")
+    return {p.strip() for p in patterns.split(",")} if patterns else {name} - {""}

@@ -1,0 +1,261 @@
+"""Makes a candidate smaller while it still shows the finding: configuration, nodes, values, sizes, strides.
+
+Everything is a list of smaller candidates, the boldest first; the first that shows the finding is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchsan.records import Exhibit, Given, OperatorCall
+from torchsan.repro.trials import Trials
+from torchsan.repro.values import Tensors, contiguous_stride, is_uniform
+
+__all__ = ["cut", "reduce"]
+
+_MOST_SINGLES = 8
+_FEW_ELEMENTS = 65536
+
+
+def reduce(
+    exhibit: Exhibit, values: Mapping[str, Given], tensors: Tensors, trials: Trials, best: Callable[[Exhibit], None]
+) -> Exhibit | None:
+    """Return the smallest candidate found that shows the finding, None if not even the whole exhibit does.
+
+    `best` is told of each on the way. `values` are inputs that can stand in for nodes. Raise Stopped when time is up.
+    """
+    reducer = _Reducer(exhibit, values, tensors, trials, best)
+    if not reducer.configuration():
+        return None
+    reducer.nodes()
+    reducer.values()
+    reducer.sizes()
+    reducer.layout()
+    reducer.remaining_values()
+    return reducer.now
+
+
+class _Reducer:
+    def __init__(
+        self,
+        exhibit: Exhibit,
+        values: Mapping[str, Given],
+        tensors: Tensors,
+        trials: Trials,
+        best: Callable[[Exhibit], None],
+    ) -> None:
+        self.now = exhibit
+        self._whole = exhibit
+        self._values = values
+        self._tensors = tensors
+        self._trials = trials
+        self._best = best
+
+    def _take(self, candidates: Iterable[Exhibit]) -> bool:
+        # A cut that has to be given far more numbers than before is no reduction.
+        most = max(8 * _elements(self.now), _FEW_ELEMENTS)
+        found = self._trials.first(c for c in candidates if c != self.now and _elements(c) <= most)
+        if found is None:
+            return False
+        self.now = found
+        self._best(found)
+        return True
+
+    def configuration(self) -> bool:
+        """Without settings, gradients and earlier calls, where they are not needed. False if nothing shows at all."""
+        whole = self.now
+        plain = replace(whole, config={}, dynamic=False, backward=False, earlier=())
+        found = self._trials.first([plain, whole])
+        if found is None:
+            return False
+        self._best(found)
+        self.now = found
+        if found == plain:
+            return True
+        self._take([replace(self.now, config={})])
+        for key in whole.config if self.now.config else ():
+            self._take([replace(self.now, config={k: v for k, v in self.now.config.items() if k != key})])
+        self._take([replace(self.now, dynamic=False)])
+        self._take([replace(self.now, earlier=())])
+        self._take([replace(self.now, backward=False), replace(self.now, backward=False, grad=False)])
+        return True
+
+    def nodes(self) -> None:
+        """One node alone, if that is enough; else leave out what can be left out, in halves, quarters, ones."""
+        suspects = set(self.now.suspects) & {n.name for n in self.now.nodes}
+        if 0 < len(suspects) < len(self.now.nodes):
+            # What the blamed ones are written for may matter too: it decides where they put their results.
+            users = {n.name for n in self.now.nodes if suspects & set(_references(n.args, n.kwargs))}
+            self._take(cut(self.now, some, self._values) for some in (suspects, suspects | users))
+        if len(self.now.outputs) > 1:
+            self._take(cut(self.now, None, self._values, outputs=(o,)) for o in self.now.outputs[:_MOST_SINGLES])
+        names = [n.name for n in self.now.nodes]
+        if len(names) > 1:
+            # The blamed ones first; among those the last, which is what the others lead to.
+            blamed = [n for n in reversed(names) if n in suspects]
+            ordered = [*blamed, *(n for n in reversed(names) if n not in suspects)]
+            if self._take(self._alone(n) for n in ordered[:_MOST_SINGLES]):
+                return
+        self._leave_out()
+
+    def _alone(self, name: str) -> Exhibit:
+        return cut(self.now, {name}, self._values)
+
+    def _leave_out(self) -> None:
+        size = max(1, len(self.now.nodes) // 2)
+        while True:
+            names = [n.name for n in self.now.nodes]
+            chunks = [names[i : i + size] for i in range(0, len(names), size)]
+            smaller = [cut(self.now, set(names) - set(c), self._values) for c in chunks if len(c) < len(names)]
+            if not self._take(c for c in smaller if c.nodes):
+                if size == 1:
+                    return
+                size = max(1, size // 2)
+
+    def values(self) -> None:
+        """Made-up values for all inputs at once."""
+        self._take(replace(self.now, inputs=tuple(self._simple(g, how) for g in self.now.inputs)) for how in (0, 1))
+
+    def remaining_values(self) -> None:
+        """Made-up values for each input that still has recorded ones."""
+        for given in self.now.inputs:
+            if self._recorded(given):
+                self._take(self._with(given.name, self._simple(given, how)) for how in (0, 1))
+
+    def _recorded(self, given: Given) -> bool:
+        memory = self._tensors.memory(given)
+        return memory is not None and not is_uniform(memory)
+
+    def _simple(self, given: Given, how: int) -> Given:
+        """The input filled with random numbers of its range, or with one number."""
+        memory = self._tensors.memory(given)
+        if memory is None or memory.numel() == 0 or given.base is not None or not self._recorded(given):
+            return given
+        if how == 1:
+            return replace(given, fill=f"full {memory[0].item()!r}") if not memory.is_complex() else given
+        if memory.is_floating_point() or memory.is_complex():
+            return replace(given, fill="randn 0")
+        wide = memory.long()
+        return replace(given, fill=f"randint {int(wide.min())} {int(wide.max()) + 1} 0")
+
+    def sizes(self) -> None:
+        """Each length that dimensions have, made as short as it can be."""
+        for length in sorted({n for g in self.now.inputs for n in g.size if n > 1}, reverse=True):
+            shorter = [s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if s < length]
+            if length // 2 not in shorter and length > 3:
+                shorter.append(length // 2)
+            self._take(resized(self.now, length, s) for s in sorted(shorter))
+
+    def layout(self) -> None:
+        """No gaps and no permutations in memory, no gradients that nobody takes."""
+        if any(g.stride != contiguous_stride(g.size) for g in self.now.inputs if g.base is None):
+            plain = tuple(
+                replace(g, stride=contiguous_stride(g.size)) if g.base is None else g for g in self.now.inputs
+            )
+            self._take([replace(self.now, inputs=plain)])
+
+    def _with(self, name: str, given: Given) -> Exhibit:
+        return replace(self.now, inputs=tuple(given if g.name == name else g for g in self.now.inputs))
+
+
+def cut(
+    exhibit: Exhibit, keep: set[str] | None, values: Mapping[str, Given], outputs: tuple[str, ...] | None = None
+) -> Exhibit:
+    """Return the exhibit with only the nodes of `keep`, or those that `outputs` need.
+
+    What they need of others becomes an input with the value that the other has. Without that value the node stays.
+    """
+    wanted = exhibit.outputs if outputs is None else outputs
+    by_name = {n.name: n for n in exhibit.nodes}
+    kept = set(by_name) if keep is None else set(keep)
+    if keep is None:
+        kept = _needed(by_name, wanted)
+    while True:
+        needed = {name for n in kept for name in _references(by_name[n].args, by_name[n].kwargs)}
+        missing = {n for n in needed - kept if n in by_name and n not in values}
+        if not missing:
+            break
+        kept |= missing
+    nodes = tuple(n for n in exhibit.nodes if n.name in kept)
+    used = {name for n in nodes for name in _references(n.args, n.kwargs)}
+    results = tuple(o for o in wanted if o in kept) or tuple(n.name for n in nodes if n.name not in used)
+    results = results or tuple(o for o in wanted if o not in by_name)
+    inputs = [g for g in exhibit.inputs if g.name in used or g.name in results]
+    inputs += [values[n.name] for n in exhibit.nodes if n.name in used - kept]
+    names = {g.name for g in inputs}
+    earlier = exhibit.earlier if names <= {g.name for g in exhibit.inputs} else ()
+    return replace(
+        exhibit,
+        nodes=nodes,
+        outputs=results,
+        inputs=tuple(inputs),
+        suspects=tuple(s for s in exhibit.suspects if s in kept),
+        earlier=tuple(tuple(g for g in call if g.name in names) for call in earlier),
+    )
+
+
+def _elements(exhibit: Exhibit) -> int:
+    return sum(math.prod(g.size) for g in exhibit.inputs)
+
+
+def _needed(by_name: Mapping[str, OperatorCall], wanted: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    stack = [w for w in wanted if w in by_name]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += [r for r in _references(by_name[name].args, by_name[name].kwargs) if r in by_name]
+    return found
+
+
+def _references(*values: Any) -> Iterator[str]:
+    for value in values:
+        match value:
+            case {"node": str(name)} if len(value) == 1:
+                yield name
+            case dict():
+                yield from _references(*value.values())
+            case list() | tuple():
+                yield from _references(*value)
+
+
+def resized(exhibit: Exhibit, old: int, new: int) -> Exhibit:
+    """Return the exhibit with each dimension of length `old` made `new`; in lists of sizes among arguments, too.
+
+    Whether that makes sense the trial says.
+    """
+
+    def argument(value: Any, inside: bool = False) -> Any:
+        if isinstance(value, list | tuple):
+            return [argument(v, True) for v in value]
+        return new if inside and type(value) is int and value == old else value
+
+    def shorter(given: Given) -> Given:
+        size = tuple(new if n == old else n for n in given.size)
+        return (
+            given
+            if size == given.size or given.base is not None
+            else replace(given, size=size, stride=_like(given, size))
+        )
+
+    return replace(
+        exhibit,
+        inputs=tuple(shorter(g) for g in exhibit.inputs),
+        earlier=tuple(tuple(shorter(g) for g in call) for call in exhibit.earlier),
+        nodes=tuple(replace(n, args=tuple(argument(a) for a in n.args)) for n in exhibit.nodes),
+    )
+
+
+def _like(given: Given, size: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides without gaps in the order in which the input's dimensions lie in memory; broadcast ones stay so."""
+    strides, step = [0] * len(size), 1
+    for i in sorted(range(len(size)), key=lambda i: (given.stride[i], -i)):
+        if given.stride[i] == 0 and given.size[i] > 1:
+            continue
+        strides[i] = step
+        step *= max(size[i], 1)
+    return tuple(strides)

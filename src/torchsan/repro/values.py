@@ -1,0 +1,119 @@
+"""The tensors of a candidate: from a store, sliced or made up; and the file that lies beside a script."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchsan.errors import UsageError
+from torchsan.records import Given
+from torchsan.store import Store
+
+__all__ = ["Tensors", "contiguous_stride", "dtype_named", "is_uniform", "span", "write_safetensors"]
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of this name; raise UsageError if PyTorch has none."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"this PyTorch has no dtype {name!r:.40}", slug="malformed-record")
+    return found
+
+
+def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a tensor of this size without gaps, the last dimension closest."""
+    strides, step = [], 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def span(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many elements of memory a tensor reaches over."""
+    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def is_uniform(memory: torch.Tensor) -> bool:
+    """Whether all elements have the same bits."""
+    rows = memory.contiguous().view(torch.uint8).reshape(memory.numel(), -1) if memory.numel() else memory
+    return memory.numel() == 0 or bool((rows == rows[0]).all())
+
+
+class Tensors:
+    """The stored values of inputs, read once each. What is smaller than what was stored is its first part."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[str, torch.Tensor] = {}
+
+    def memory(self, given: Given) -> torch.Tensor | None:
+        """The elements that the input reaches over, in one dimension; of all that share memory, the whole of it.
+
+        None if there are no values.
+        """
+        if given.stored is None or given.fill is not None:
+            return None
+        whole = self._get(given.stored)
+        if given.base is not None:
+            return whole
+        if whole.dtype != dtype_named(given.dtype) or whole.dim() != len(given.size):
+            raise UsageError(f"the stored values of {given.name} are of another shape", slug="malformed-record")
+        part = whole[tuple(slice(0, n) for n in given.size)]
+        if part.shape != given.size:
+            raise UsageError(f"the stored values of {given.name} are too few", slug="malformed-record")
+        if given.stride == part.stride():
+            return part.as_strided((span(given.size, given.stride),), (1,)).clone()
+        laid = torch.zeros(span(given.size, given.stride), dtype=part.dtype)
+        laid.as_strided(given.size, given.stride).copy_(part)
+        return laid
+
+    def _get(self, name: str) -> torch.Tensor:
+        if name not in self._read:
+            self._read[name] = self._store.get(name, device="cpu").detach()
+        return self._read[name]
+
+
+def write_safetensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write one-dimensional tensors in the safetensors format, which needs no package to be written or read."""
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, t in tensors.items():
+        size = t.numel() * t.element_size()
+        header[name] = {"dtype": _FORMAT[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for t in tensors.values():
+            stream.write(_bytes(t))
+
+
+def _bytes(t: torch.Tensor) -> bytes:
+    return bytes(t.contiguous().view(torch.uint8).numpy()) if math.prod(t.shape) else b""
+
+
+_FORMAT = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}

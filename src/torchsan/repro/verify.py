@@ -1,0 +1,104 @@
+"""Runs what was written once more: in a fresh process, in another folder; under torchsan, by itself, and eagerly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsan.errors import RecordingError
+from torchsan.recording import Reader, finalize
+from torchsan.records import Check, Finding
+from torchsan.repro.endings import shows_by_itself
+from torchsan.repro.loads import Loads
+from torchsan.repro.oracle import same_finding
+from torchsan.repro.trials import environment
+
+__all__ = ["Verdict", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of it; None where it does not apply.
+
+    `same`: the finding that torchsan made in a fresh process, if it is the same. `alone`: the script fails without
+    torchsan. `eager`: it passes when nothing is compiled. `output` is what it printed by itself.
+    """
+
+    same: Finding | None = None
+    alone: bool | None = None
+    eager: bool | None = None
+    output: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether the reproducer is verified."""
+        return self.same is not None and self.alone is not False and self.eager is not False
+
+
+def verify(folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float, jobs: int) -> Verdict:
+    """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`."""
+    with tempfile.TemporaryDirectory(prefix="torchsan-verify-", ignore_cleanup_errors=True) as text:
+        here = Path(text)
+        for name in ("same", "alone", "eager"):
+            shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
+        with ThreadPoolExecutor(jobs) as pool:
+            same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, limit)
+            alone = pool.submit(_plain, here / "alone", limit) if shows_by_itself(finding) else None
+            eager = pool.submit(_plain, here / "eager", limit, "eager") if finding.check is not Check.METADATA else None
+        recording = here / "same" / "recording"
+        if recording.is_dir():
+            shutil.rmtree(folder / "recording", ignore_errors=True)
+            shutil.copytree(recording, folder / "recording")
+        status, output = alone.result() if alone is not None else (None, "")
+        output = output.replace(f"{here / 'alone'}{os.sep}", "")
+        return Verdict(
+            same=same.result(),
+            alone=None if alone is None else status not in (0, None),
+            eager=None if eager is None else eager.result()[0] == 0,
+            output=output,
+        )
+
+
+def _under_torchsan(
+    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float
+) -> Finding | None:
+    request = {"work": "trial", "folder": str(folder), "script": "repro.py", "check": list(checks)}
+    _run(
+        [sys.executable, "-c", "from torchsan.repro.zygote import once; once()"],
+        folder,
+        limit,
+        json.dumps(request | {"loads": list(loads.modules)}),
+    )
+    with suppress(RecordingError):
+        finalize(folder / "recording", None)
+        return next((f for f in Reader(folder / "recording").findings() if same_finding(finding, f)), None)
+    return None
+
+
+def _plain(folder: Path, limit: float, *words: str) -> tuple[int | None, str]:
+    return _run([sys.executable, "repro.py"], folder, limit, *words)
+
+
+def _run(command: list[str], folder: Path, limit: float, *words: str) -> tuple[int | None, str]:
+    """The exit status, None if it took too long, and what was printed."""
+    try:
+        done = subprocess.run(
+            [*command, *words],
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, done.stdout.decode(errors="replace")

@@ -1,0 +1,45 @@
+"""The same finding, and not some other failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.repro.made_up import finding
+from torchsan.records import Check, Kind, Severity, Stage
+from torchsan.repro.oracle import same_finding
+
+
+def test_names_of_kernels_and_buffers_do_not_matter() -> None:
+    assert same_finding(finding(kernel="cpp_fused_sin_0", buffer="buf0"), finding(kernel="cpp_fused_sin_3"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kind": Kind.NON_FINITE},
+        {"severity": Severity.NOTE},
+        {"check": Check.STAGES},
+        {"stage": Stage.AOT},
+        {"ops": ("aten.cos.default",)},
+        {"ops": ()},
+    ],
+    ids=str,
+)
+def test_another_kind_check_stage_or_operator_is_another_finding(other: dict[str, object]) -> None:
+    assert not same_finding(finding(), finding(**other))
+
+
+def test_a_pass_is_known_by_the_pattern_that_fired() -> None:
+    def by(label: str) -> object:
+        return finding(check=Check.STAGES, stage=Stage.JOINT_PASSES, pass_=label, ops=())
+
+    wanted = finding(check=Check.STAGES, stage=Stage.JOINT_PASSES, pass_="pass_pattern_0: _sfdp_pattern_1", ops=())
+    assert same_finding(wanted, by("pass_pattern_1: other, _sfdp_pattern_1"))  # type: ignore[arg-type]  # a finding
+    assert not same_finding(wanted, by("pass_pattern_0: _sfdp_pattern_2"))  # type: ignore[arg-type]  # a finding
+
+
+def test_an_operator_is_the_same_wherever_the_check_sees_it() -> None:
+    fields = {"check": Check.METADATA, "kind": Kind.METADATA_MISMATCH, "ops": ("lib.op.default",)}
+    seen = finding(**fields, stage=Stage.EAGER, evidence={"seen": {"eager": 1, "kernel": 2}})
+    assert same_finding(finding(**fields, stage=Stage.KERNEL), seen)
+    assert not same_finding(finding(**fields, stage=Stage.AOT), seen)
