@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
+from benchmarks.models import LanguageModel
 from torchsan.instruments.frames import Entry
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
@@ -32,30 +32,11 @@ _GOALS = {Watch.NAMES: 1.05, Watch.PRINT: 1.5, Watch.SAVE: 3.0}
 Step = Callable[[], None]
 
 
-class _Model(nn.Module):
-    """A small language model: 4 layers of width 640, 24.9 million parameters."""
-
-    def __init__(self, width: int = 640, vocabulary: int = 8192) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 10, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(4)
-        )
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        logits = x[:, :-1] @ self.embed.weight.t()
-        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-
-
 def _training() -> Step:
     """Compile the model anew and return its training step, warmed up."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model = _Model()
+    model = LanguageModel()
     tokens = torch.randint(0, 8192, (4, 128))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     compiled = torch.compile(model)

@@ -14,10 +14,16 @@ _library: Any = torch.library.Library(LIBRARY, "DEF")
 
 
 class Planted:
-    """An operator: its schema after the name, its real and its fake kernel."""
+    """An operator: its schema after the name, its real and its fake kernel; a meta kernel that is not the fake one."""
 
-    def __init__(self, schema: str, real: Callable[..., Any], fake: Callable[..., Any] | None) -> None:
-        self.schema, self.real, self.fake = schema, real, fake
+    def __init__(
+        self,
+        schema: str,
+        real: Callable[..., Any],
+        fake: Callable[..., Any] | None,
+        meta: Callable[..., Any] | None = None,
+    ) -> None:
+        self.schema, self.real, self.fake, self.meta = schema, real, fake, meta
 
 
 def like(x: torch.Tensor) -> torch.Tensor:
@@ -108,6 +114,8 @@ PLANTED: dict[str, Planted] = {
     "wrong_symbolic": Planted(ONE, double, _symbolic_slip),
     "right_dynamic": Planted(ONE, _positive, _positive_fake(torch.float32)),
     "wrong_dynamic": Planted(ONE, _positive, _positive_fake(torch.float64)),
+    "right_meta": Planted(ONE, double, like, meta=lambda x: x.new_empty(x.shape).as_strided(x.shape, x.stride())),
+    "wrong_meta": Planted(ONE, double, like, meta=lambda x: torch.empty_like(x, dtype=torch.float64)),
     "without_fake": Planted(ONE, double, None),
 }
 
@@ -116,6 +124,9 @@ for _name, _planted in PLANTED.items():
     _library.impl(_name, _planted.real, "CPU")
     if _planted.fake is not None:
         torch.library.register_fake(f"{LIBRARY}::{_name}", _planted.fake, lib=_library)
+    if _planted.meta is not None:
+        # `register_fake` has put the fake kernel there.
+        _library.impl(_name, _planted.meta, "Meta", allow_override=True)
 
 
 def operator(name: str) -> Any:

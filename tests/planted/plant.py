@@ -107,3 +107,22 @@ def both(*edits: Edit) -> Edit:
         return source
 
     return edit
+
+
+def swapped(*pairs: tuple[str, str]) -> Edit:
+    """Replace texts that are each there exactly once."""
+
+    def edit(source: str) -> str:
+        for old, new in pairs:
+            assert source.count(old) == 1, old
+            source = source.replace(old, new)
+        return source
+
+    return edit
+
+
+def lanes(dtype: torch.dtype) -> int:
+    """How many elements a vector of this machine has."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return int(pick_vec_isa().bit_width()) // 8 // dtype.itemsize

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from tests.planted.plant import both, errors, in_kernel, in_loop, replaced, run
+from tests.planted.plant import both, errors, in_kernel, in_loop, lanes, replaced, run
 from torchsan.records import Direction, Kind, Severity
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit._script")
@@ -47,8 +50,23 @@ def two_products(compile_: Compile) -> None:
     compile_(f)(torch.arange(256.0).view(16, 16) / 256, torch.ones(16, 16))
 
 
+def saved(compile_: Compile) -> None:
+    """Masks of bool, offsets of int8 and a result of bfloat16 that are saved for backward, which has an index."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        pooled = F.max_pool2d(torch.mm(x, w).relu().view(1, 1, 16, 16), 2)
+        return F.dropout(pooled, 0.5).bfloat16().exp()
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 16, generator=generator, requires_grad=True)
+    compile_(f)(x, torch.randn(16, 16, generator=generator)).sum().backward()
+
+
+_UNPOOL = "cpp_fused__to_copy_max_pool2d_with_indices_max_pool2d_with_indices_backward_mul_native_dropout_backward_0"
+
+
 def test_the_clean_twins_are_clean() -> None:
-    for program in (products, dtypes, two_products):
+    for program in (products, dtypes, two_products, saved):
         assert run(program) == []
 
 
@@ -72,7 +90,7 @@ def test_stores_outside_of_a_buffer_of_each_dtype() -> None:
     by_buffer = {b: e for (_, b), e in places.items()}
     assert by_buffer["buf1"]["elements after the end"] == 1
     assert by_buffer["buf5"]["elements before the start"] == 1
-    assert by_buffer["buf0"]["elements after the end"] == 8
+    assert by_buffer["buf0"]["elements after the end"] == lanes(torch.float32)
     assert by_buffer["buf4"]["elements before the start"] == 1
     assert all(f.source and f.source[0].file.endswith("test_memory.py") for f in findings)
 
@@ -87,7 +105,7 @@ def test_a_vector_stored_past_the_end(forward: bool) -> None:
     (finding,) = findings
     assert finding.kind is Kind.OUT_OF_BOUNDS_WRITE
     assert finding.kernel == kernel
-    assert finding.evidence["elements after the end"] == 4
+    assert finding.evidence["elements after the end"] == lanes(torch.float32) - 4
     assert finding.graph is not None
     assert finding.graph.direction is (Direction.FORWARD if forward else Direction.BACKWARD)
 
@@ -129,6 +147,41 @@ def test_a_launch_that_reads_what_another_left_unwritten(forward: bool) -> None:
     assert [f.kind for f in findings] == [Kind.UNINITIALIZED_READ]
     assert findings[0].kernel == ("cpp_fused_relu_0" if forward else "cpp_fused_threshold_backward_1")
     assert findings[0].evidence["unwritten"] == 128
+
+
+def test_backward_stores_outside_of_what_forward_saved(tmp_path: Path) -> None:
+    """The buffers keep their guard zones on their way through autograd."""
+    code = """const_cast<int8_t*>(in_ptr0)[-1] = 3; const_cast<at::BFloat16*>(in_ptr2)[64] = 1;
+        const_cast<bool*>(in_ptr3)[-1] = true;"""
+    findings = run(saved, in_kernel(_UNPOOL, code), forward=False, out=tmp_path / "run")
+    assert {(f.kind, f.severity, f.kernel) for f in findings} == {
+        (Kind.OUT_OF_BOUNDS_WRITE, Severity.ERROR, _UNPOOL),
+    }
+    found = {f.buffer: f.evidence for f in findings}
+    assert sorted(map(str, found)) == ["exp", "getitem_1", "gt"]
+    assert found["getitem_1"]["elements before the start"] == found["gt"]["elements before the start"] == 1
+    assert found["exp"]["elements after the end"] == 1
+    (artifact,) = (tmp_path / "run" / "artifacts").glob("*max_pool2d*")
+    assert {e["kernel source"] for e in found.values()} == {artifact.name}
+    assert artifact.suffix == ".cpp"
+
+
+@pytest.mark.parametrize(("pointer", "buffer"), [("out_ptr1", "buf1"), ("out_ptr2", "buf2")])
+def test_an_operator_that_reads_what_a_loop_left_unwritten(pointer: str, buffer: str) -> None:
+    """The operator gets a view of each. What it does with the index fails: what is unwritten there is too large."""
+
+    def short(source: str) -> str:
+        return re.sub(rf"(\w+\.store\({pointer} \+ )", r"if (x0 < 7) \1", source, count=1)
+
+    def program(compile_: Compile) -> None:
+        with pytest.raises(RuntimeError, match="out of bounds") if buffer == "buf1" else nullcontext():
+            saved(compile_)
+
+    findings = run(program, short, forward=False)
+    assert [(f.kind, f.severity, f.kernel, f.buffer) for f in findings] == [
+        (Kind.UNINITIALIZED_READ, Severity.ERROR, "aten.scatter_reduce_.two", buffer)
+    ]
+    assert findings[0].evidence["left by"] == _UNPOOL
 
 
 def test_a_read_and_a_write_of_a_gap() -> None:

@@ -298,3 +298,37 @@ def test_a_graph_reused_for_inputs_that_overlap_is_aots() -> None:
     (finding,) = found(lambda: program(2))
     assert (finding.kind, finding.stage) == (Kind.WRONG_VALUES, Stage.AOT)
     assert found(lambda: program(8)) == []
+
+
+class _WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 1.5
+
+
+def test_the_gradients_of_a_backend_without_aotautograd_are_compared_too() -> None:
+    def wrong(gm: torch.fx.GraphModule, _inputs: object) -> Any:
+        return lambda *args: [_WrongGradient.apply(out) for out in gm(*args)]
+
+    def program(backend: Any) -> None:
+        w = torch.randn(3, 3, requires_grad=True)
+        torch.compile(curve, backend=backend)(torch.randn(3, 3), w).sum().backward()
+
+    (finding,) = found(lambda: program(wrong))
+    assert (finding.stage, finding.kind, finding.severity) == (Stage.KERNEL, Kind.WRONG_VALUES, Severity.ERROR)
+    assert any(result.startswith("gradient of input") for result in finding.evidence["results"])
+    assert found(lambda: program(nop)) == []
+
+
+def test_gradients_that_compiled_autograd_computes_are_said_to_be_skipped() -> None:
+    from torch._dynamo import compiled_autograd
+
+    x = torch.randn(3, 3, requires_grad=True)
+    with torchsan.session(check="stages") as run, compiled_autograd._enable(torch.compile(backend="eager")):
+        torch.compile(curve, backend="aot_eager")(x, x).sum().backward()
+    assert any("compiled autograd" in s.reason for s in run.coverage.skipped)
+    assert not run.findings

@@ -425,7 +425,8 @@ def losses() -> None:
     def total(x: Tensor, y: Tensor) -> Tensor:
         return (
             F.mse_loss(x, y) + F.smooth_l1_loss(x, y) + F.binary_cross_entropy_with_logits(x, y.sigmoid())
-            + F.kl_div(x.log_softmax(-1), y.softmax(-1)) + F.cosine_similarity(x, y).sum() + F.huber_loss(x, y)
+            + F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean")
+            + F.cosine_similarity(x, y).sum() + F.huber_loss(x, y)
         )  # fmt: skip
 
     total(torch.randn(8, 16, requires_grad=True), torch.randn(8, 16)).backward()

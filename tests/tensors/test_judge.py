@@ -49,11 +49,26 @@ def test_what_nudged_replays_reach_is_right() -> None:
     assert outcome(noise, eager, noise * 2, -noise) is Outcome.RIGHT
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9, 1.0])
+def test_a_number_where_there_is_zero_is_wrong(share: float) -> None:
+    eager = torch.randn(1000).where(torch.rand(1000) > share, torch.zeros(()))
+    actual = eager.where(eager != 0, torch.ones(()))
+    assert outcome(actual, eager) is Outcome.WRONG
+    noise = eager.where(eager != 0, torch.full((), 1e-7))
+    assert outcome(noise, eager) is not Outcome.WRONG
+
+
 def test_nan_where_there_is_a_number_is_non_finite() -> None:
     eager = torch.ones(10)
     actual = eager.clone()
     actual[3] = float("nan")
     assert outcome(actual, eager) is Outcome.NON_FINITE
+
+
+@pytest.mark.parametrize("actual", [1.0, -float("inf"), float("nan")])
+def test_nothing_agrees_with_infinity_but_itself(actual: float) -> None:
+    assert not agrees(torch.tensor([actual]), torch.tensor([float("inf")]))
+    assert not agrees(torch.tensor([float("inf")]), torch.tensor([actual]))
 
 
 def test_a_number_where_there_is_nan_is_wrong() -> None:

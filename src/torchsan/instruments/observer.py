@@ -37,6 +37,17 @@ class CompiledProgram:
         """How findings name this graph."""
         return GraphRef(id=self.record.id, direction=self.record.direction)
 
+    def attribute(self, function: str, name: str) -> Any:
+        """What a `get_attr` node in the graph of `function` refers to, as the generated program holds it."""
+        import torch
+
+        if isinstance(self.constants.get(name), torch.Tensor):
+            return self.constants[name]
+        value: Any = self.graphs[function].module
+        for part in name.split("."):
+            value = getattr(value, part)
+        return value
+
 
 class CallWatch:
     """Looks at one call of one compiled program, on the thread that runs it. Each method may be left as it is.

@@ -24,7 +24,7 @@ __all__ = ["OwnOracle", "Reduced", "reduce_script"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOracle:
-    """A command that gets a script as its last argument, or for `{}`, and exits with 0 if it shows the problem."""
+    """A command that gets a script as its last argument, or for `{}`: it exits with 0 if the problem still shows."""
 
     command: str
     limit: float

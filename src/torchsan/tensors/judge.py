@@ -46,40 +46,50 @@ class Judgement:
 
 def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
     """Whether the two differ by no more than rounding the result itself may: then nothing else needs to be known."""
-    if actual.numel() == 0:
-        return True
-    same = _same(actual, eager)
-    if bool(same.all()):
-        return True
-    if not _has_ulp(actual.dtype):
-        return False
-    eps = torch.finfo(actual.dtype).eps
-    ulps = 4.0 if eps < 1e-4 else 1.5
-    a, e = _compute(actual), _compute(eager)
-    near = (a - e).abs() <= e.abs() * (ulps * eps) + torch.finfo(actual.dtype).tiny
-    return bool((near | same).all())
+    return actual.numel() == 0 or bool(_near(actual, eager).all())
 
 
 def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
-    """Judge a compiled result by eager's, the float64 one and some nudged ones, all of the same shape."""
+    """Judge a compiled result by eager's, the float64 one and some nudged ones, all of the same shape.
+
+    More nudged replays can only make a result right that was not.
+    """
     if not _has_ulp(actual.dtype):
         return _judge_discrete(actual, eager, exact, nudged)
-    a, e, c = _double(actual), _double(eager), _double(exact)
-    samples = [_double(n) for n in nudged]
+    doubtful = ~_near(actual, eager)
+    a, e, c = (_double(t[doubtful]) for t in (actual, eager, exact))
+    samples = [_double(n[doubtful]) for n in nudged]
     width = _width(e, c, samples, actual.dtype)
     finite = _finite(a) & _finite(c)
     distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
     # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
-    rounded = _double(exact.to(actual.dtype))
+    rounded = _double(exact[doubtful].to(actual.dtype))
     alike = [_same(a, other) for other in (e, c, rounded, *samples)]
     right = torch.stack(alike).any(0) | (finite & ~(distance > width))
     # Where not even the replays agree on whether there is a number, anything goes.
     unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
     right |= unsettled.any(0) & ~unsettled.all(0)
-    bad = ~right
-    if not bool(bad.any()):
+    if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT)
-    return Judgement(outcome=_outcome(a, e, c, bad, actual.dtype), bad=bad, centre=c, width=width)
+    centre = _double(exact)
+    return Judgement(
+        outcome=_outcome(a, e, c, ~right, actual.dtype, _scale(centre)),
+        bad=doubtful.masked_scatter(doubtful, ~right),
+        centre=centre,
+        width=torch.zeros(actual.shape, dtype=width.dtype, device=width.device).masked_scatter(doubtful, width),
+    )
+
+
+def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where the two are the same, or differ by a few units in the last place."""
+    same = _same(actual, eager)
+    if not _has_ulp(actual.dtype) or bool(same.all()):
+        return same
+    info = torch.finfo(actual.dtype)
+    ulps = 4.0 if info.eps < 1e-4 else 1.5
+    a, e = _compute(actual), _compute(eager)
+    distance = (a - e).abs()
+    return (_finite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
 
 
 def _judge_discrete(
@@ -109,10 +119,15 @@ def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
 
 
-def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> Outcome:
-    magnitudes = c.abs()[_finite(c)]
-    # What is tiny beside the rest of its tensor is measured by the rest.
-    scale = float(magnitudes.median()) if magnitudes.numel() else 0.0
+def _scale(centre: torch.Tensor) -> float:
+    """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
+    magnitudes = centre.abs()[_finite(centre)]
+    return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
+
+
+def _outcome(
+    a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype, scale: float
+) -> Outcome:
     a, e, c = a[bad], e[bad], c[bad]
     numbers = _finite(a) & _finite(c)
     if not bool(numbers.any()):
@@ -122,7 +137,8 @@ def _outcome(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tenso
     eps = torch.finfo(dtype).eps
     size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
     # Towards larger magnitudes is positive, whatever the sign, so that a wrong factor shows as errors of one sign.
-    error, eager_error = ((a - c) * torch.sgn(c).conj() / size).real, (e - c).abs() / size
+    outward = torch.where(c == 0, (a - c).abs(), ((a - c) * torch.sgn(c).conj()).real)
+    error, eager_error = outward / size, (e - c).abs() / size
     if float(eager_error.median()) > 0.125:
         return Outcome.UNDECIDED
     # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torchsan.torch_internals.dispatch import hide_from_dynamo
 from torchsan.torch_internals.operators import loaded_overloads
 from torchsan.torch_internals.patching import Patches
 
@@ -90,6 +91,7 @@ def _maker(seen: Seen) -> Callable[[Any, Any], Any]:
             plain = None if getattr(_looking, "now", False) else _unwrapped(args, kwargs)
             return run() if plain is None else seen(overload, *plain, run)
 
+        hide_from_dynamo(handler)
         return handler
 
     return make

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
     "decomposition",
+    "draws_random_numbers",
     "is_composite",
     "is_higher_order",
     "is_own",
@@ -24,6 +25,20 @@ def is_higher_order(target: Any) -> bool:
     from torch._ops import HigherOrderOperator
 
     return isinstance(target, HigherOrderOperator)
+
+
+def draws_random_numbers(target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator does: attention, for one, does so only with a dropout above zero."""
+    import torch
+
+    name = target._schema.name
+    if name.startswith(("prims::inductor_seed", "prims::inductor_rand")):
+        return True
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = {a.name: value for a, value in zip(target._schema.arguments, args, strict=False)} | dict(kwargs)
+    defaults = {a.name: a.default_value for a in target._schema.arguments}
+    return bool((defaults | given).get("dropout_p") != 0.0)
 
 
 @contextmanager

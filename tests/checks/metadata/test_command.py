@@ -86,6 +86,31 @@ def test_a_run_reports_the_operator(tmp_path: Path, source: str, kind: str, oper
     assert done.returncode == 1
 
 
+_FAIL_FAST = """
+import torch
+
+lib = torch.library.Library("cases_fast", "DEF")
+for name in ("first", "second"):
+    lib.define(f"{name}(Tensor x) -> Tensor")
+    lib.impl(name, lambda x: x.double(), "CPU")
+    torch.library.register_fake(f"cases_fast::{name}", lambda x: torch.empty_like(x), lib=lib)
+x = torch.ones(2, 3)
+print("before")
+torch.ops.cases_fast.first(x)
+print("between")
+torch.ops.cases_fast.second(x)
+"""
+
+
+def test_fail_fast_ends_a_run_at_the_first_error(tmp_path: Path) -> None:
+    (tmp_path / "case.py").write_text(_FAIL_FAST)
+    done = torchsan_command(tmp_path, "run", "--check", "metadata", "--fail-fast", "--json", "out.json", "case.py")
+    report: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    assert [f["ops"] for f in report["findings"]] == [["cases_fast.first.default"]], done.stderr
+    assert done.stdout == "before\n"
+    assert done.returncode == 1
+
+
 def test_the_operators_of_a_module_are_checked_as_a_table(tmp_path: Path) -> None:
     (tmp_path / "mylib.py").write_text(_LIBRARY)
     done = torchsan_command(tmp_path, "ops", "--no-compile", "mylib")

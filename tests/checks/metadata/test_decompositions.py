@@ -11,6 +11,7 @@ import torch
 from tests.planted.operators import operator
 from torchsan.checks.metadata import decompositions
 from torchsan.checks.metadata.decompositions import check_decomposition
+from torchsan.checks.metadata.operator import check_operator
 from torchsan.checks.metadata.samples import generated_samples
 
 
@@ -24,7 +25,56 @@ def test_a_decomposition_is_compared_by_metadata_and_by_values(monkeypatch: pyte
     assert differences(monkeypatch, lambda x: x + x) == []
     assert differences(monkeypatch, lambda x: (x + x).double()) == ["dtype"]
     assert differences(monkeypatch, lambda x: (x + x).t().contiguous().t()) == ["stride"]
-    assert differences(monkeypatch, lambda x: x * 2.00001) == ["values"]
+    assert differences(monkeypatch, lambda x: x * 2.00001) == ["value"]
+
+
+@pytest.fixture
+def put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Any]], None]:
+    """Registers a decomposition of a planted operator where Inductor looks for it."""
+    from torch._inductor import decomposition
+
+    def register(name: str, function: Callable[..., Any]) -> None:
+        table = {**decomposition.select_decomp_table(), operator(name): function}
+        # As it is after a registration: the table is made once and kept.
+        monkeypatch.setattr(decomposition, "fast_random_decomps", lambda: table)
+
+    return register
+
+
+@pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize(
+    ("function", "outcome", "said"),
+    [
+        (lambda x: x + x, "ok", ""),
+        (
+            lambda x: (x + x).double(),
+            "metadata-mismatch",
+            "dtype of output is float32, its decomposition gives float64",
+        ),
+        (lambda x: x * 2.5, "wrong-values", "value of output is 10.0, its decomposition gives 12.5"),
+    ],
+)
+def test_a_wrong_decomposition_is_found_beside_the_other_ways_of_running_an_operator(
+    function: Callable[..., Any],
+    outcome: str,
+    said: str,
+    put_in_its_place: Callable[[str, Callable[..., Any]], None],
+) -> None:
+    put_in_its_place("right", function)
+    result = check_operator(operator("right"), [((torch.arange(6.0).reshape(2, 3),), {})])
+    assert result.ways == {"eager": "ok", "functionalized": "ok", "compiled": "ok", "decomposition": outcome}
+    assert result.status == ("error" if said else "ok")
+    assert [said in f.message for f in result.findings] == [True] * bool(said)
+    assert all("decomposition" in f.evidence["fix"] for f in result.findings)
+
+
+@pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize(("name", "outcome"), [("right", "ok"), ("wrong_dtype", "metadata-mismatch")])
+def test_an_operator_is_run_compiled_too(name: str, outcome: str) -> None:
+    result = check_operator(operator(name), [((torch.ones(2, 3),), {})])
+    assert set(result.ways) == {"eager", "functionalized", "compiled", "decomposition"}
+    assert {way: result.ways[way] for way in ("eager", "compiled")} == {"eager": outcome, "compiled": outcome}
+    assert result.ways["decomposition"] == "none"
 
 
 def test_an_operator_without_a_decomposition_is_left_out() -> None:

@@ -40,6 +40,7 @@ class Reporter:
         self.overflowing: set[int] = set()
         """The programs, by the serial number of their plan, that wrote out of bounds."""
         self._said: set[tuple[Any, ...]] = set()
+        self._sources: dict[tuple[int, str], str] = {}
         self._lock = threading.Lock()
 
     def report(
@@ -118,13 +119,17 @@ class Reporter:
             f"{launch.kernel} writes {' and '.join(parts)} of {name}",
             buffer=name,
             launch=launch,
-            evidence={**evidence, **self._kernel_source(program, launch)},
+            evidence={**evidence, **self._kernel_source(program, plan, launch)},
         )
 
-    def _kernel_source(self, program: CompiledProgram, launch: Launch) -> dict[str, str]:
-        """Keep the source of a generated kernel in the recording, and say where."""
+    def _kernel_source(self, program: CompiledProgram, plan: MemoryPlan, launch: Launch) -> dict[str, str]:
+        """Keep the source of a generated kernel in the recording, once, and say where."""
         kernel = program.model.kernels.get(launch.kernel)
         if kernel is None or not kernel.source:
             return {}
         suffix = {"cpp": "cpp", "triton": "py"}.get(kernel.language, "txt")
-        return {"kernel source": self._writer.artifact(f"{kernel.name}.{suffix}", kernel.source)}
+        key = (plan.serial, kernel.name)
+        if key not in self._sources:
+            # Names of artifacts are cut off at 100 characters, and the suffix should not be.
+            self._sources[key] = self._writer.artifact(f"{kernel.name[:90]}.{suffix}", kernel.source)
+        return {"kernel source": self._sources[key]}

@@ -31,12 +31,9 @@ class Holder:
 
 
 def find_holder(key: int) -> Holder | None:
-    """Return what in Python holds the storage with this key; None if only C++ does."""
-    for tensor in _tensors(key):
-        found = _walk(tensor, [f"a tensor of shape {tuple(tensor.shape)}"], {id(tensor)}, 0)
-        if found is not None:
-            return found
-    return None
+    """Return what in Python holds the storage with this key, by the shortest chain; None if only C++ does."""
+    tensors = _tensors(key)
+    return _walk(tensors, [[f"a tensor of shape {tuple(t.shape)}"] for t in tensors])
 
 
 def _tensors(key: int) -> list[torch.Tensor]:
@@ -52,26 +49,42 @@ def _tensors(key: int) -> list[torch.Tensor]:
     return found
 
 
-def _walk(thing: Any, chain: list[str], seen: set[int], depth: int) -> Holder | None:
-    """Go up from what is held to something with a name: a module, a frame, a function, a class."""
-    if depth > _DEPTH:
-        return None
-    referrers = [r for r in gc.get_referrers(thing) if id(r) not in seen]
-    for referrer in sorted(referrers, key=_preference):
-        if _is_ours(referrer) or referrer is referrers:
-            continue
-        seen.add(id(referrer))
-        end = _named_end(referrer, thing)
-        if end is not None:
-            return Holder([end[0], *chain], end[1])
-        found = _walk(referrer, [_describe(referrer, thing), *chain], seen, depth + 1)
-        if found is not None:
-            return found
-    return None
+def _walk(things: list[Any], chains: list[list[str]]) -> Holder | None:
+    """Go up from what is held to something with a name: a module, a frame, a function, a class.
+
+    Layer by layer, because each look for referrers goes through all objects of the process. A frame that runs now is
+    the last suspect.
+    """
+    seen = {id(thing) for thing in things}
+    passing: Holder | None = None
+    for _ in range(_DEPTH):
+        places = {id(thing): i for i, thing in enumerate(things)}
+        above: list[Any] = []
+        longer: list[list[str]] = []
+        for referrer in sorted(gc.get_referrers(*things), key=_preference):
+            if id(referrer) in seen or referrer is things or _is_ours(referrer):
+                continue
+            seen.add(id(referrer))
+            held = next((thing for thing in gc.get_referents(referrer) if id(thing) in places), None)
+            if held is None:
+                continue
+            chain = chains[places[id(held)]]
+            end = _named_end(referrer, held)
+            if end is None:
+                above.append(referrer)
+                longer.append([_describe(referrer, held), *chain])
+            elif isinstance(referrer, types.FrameType):
+                passing = passing or Holder([end[0], *chain], end[1])
+            else:
+                return Holder([end[0], *chain], end[1])
+        if not above:
+            break
+        things, chains = above, longer
+    return passing
 
 
 def _preference(thing: Any) -> int:
-    """Lasting holders before passing ones: a frame that runs now is the last suspect."""
+    """Containers first: they are what people keep things in."""
     return 2 if isinstance(thing, types.FrameType) else 0 if isinstance(thing, dict | list) else 1
 
 

@@ -17,6 +17,7 @@ from torchsan.checks.memory.ledger import Block, Ledger, Origin, tensors_in
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.poison import block_bits, lay, leave_other, telling, unwritten
 from torchsan.checks.memory.repeat import Repeat
+from torchsan.checks.memory.views import is_whole
 from torchsan.instruments.observer import Values
 from torchsan.instruments.program import Launch
 from torchsan.records import KernelKind, Kind, Severity
@@ -37,6 +38,7 @@ class Initialisation:
         self._before: dict[Block, torch.Tensor] = {}
         self._left: dict[Block, dict[str, tuple[int, Launch]]] = {}
         self._again: Callable[[], Any] | None = None
+        self._running: tuple[str, Launch] | None = None
 
     def allocated(self, block: Block, name: str, tensor: torch.Tensor) -> None:
         """A buffer is new: poison it, unless it is meant to stay as it is."""
@@ -52,6 +54,7 @@ class Initialisation:
     def before(self, function: str, launch: Launch, values: Values) -> None:
         """Remember which operands have unwritten elements, and what the launch needs to be run again."""
         self._suspects, self._before, self._again = {}, {}, None
+        self._running = (function, launch)
         fresh = False
         for argument in launch.arguments:
             block = self._block(function, argument.base)
@@ -76,6 +79,7 @@ class Initialisation:
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         """Find what the launch left unwritten, and whether it read what others did."""
+        self._running = None
         repeat = self._repeat(function, launch, values)
         doubtful: dict[Block, tuple[str, torch.Tensor]] = {}
         for name in dict.fromkeys([*(a.base for a in launch.arguments if a.written and a.base), *launch.bases]):
@@ -106,13 +110,25 @@ class Initialisation:
                 if found is not None and block.function == "call":
                     self._found(block, block.name, block.left_by, found, "they are returned to the caller", None)
 
+    def failed(self) -> None:
+        """The call failed. If in a launch that was given unwritten elements, they are why: as an index, say."""
+        if self._running is None:
+            return
+        function, launch = self._running
+        for argument in launch.arguments:
+            block = self._block(function, argument.base)
+            if argument.base and block in self._suspects and block is not None:
+                where = self._suspects.pop(block)
+                if block.left_by is not None and self._sure(block):
+                    self._found(block, argument.base, block.left_by, where, f"{launch.kernel} fails on them", launch)
+
     def forgotten(self, block: Block) -> None:
         """A buffer is gone, and nobody read what was not written in it."""
         for name, (count, launch) in self._left.pop(block, {}).items():
             self._report(
                 Kind.UNINITIALIZED_READ,
                 Severity.NOTE,
-                f"{launch.kernel} leaves {count} elements of {name} unwritten, and nothing reads them",
+                f"{launch.kernel} leaves {count} elements of {name} unwritten, and nothing was seen to read them",
                 buffer=name,
                 launch=launch,
                 evidence={"unwritten": count, "elements": block.nbytes // block.dtype.itemsize},
@@ -194,25 +210,27 @@ class Initialisation:
             block.certain = where if block.certain is None else torch.cat([block.certain, where])
 
     def _judge_reader(self, function: str, launch: Launch, values: Values, repeat: Repeat | None) -> None:
-        names = {b: a.base for a in launch.arguments if (b := self._block(function, a.base)) in self._suspects}
+        bases = [a.base for a in launch.arguments if a.base is not None]
+        names = {b: base for base in bases if (b := self._block(function, base)) in self._suspects and b is not None}
+        wholes = {block: block_bits(values[name]) for block, name in names.items()}
+        read = repeat.read(self._suspects, wholes) if repeat is not None else set()
         for block, where in self._suspects.items():
             name = names[block]
-            assert name is not None
             if repeat is not None:
-                if repeat.depends_on({block: where}, {block: block_bits(values[name])}):
+                if block in read:
                     self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
                 elif block.left_by is None and not block.writes:
                     self._plan.proven.add((launch.nth, name))
-            elif self._sure(block) and self._reads_whole(launch, name):
+            elif self._sure(block) and self._reads_whole(launch, name, values[name]):
                 self._found(block, name, block.left_by, where, f"{launch.kernel} reads them", launch)
 
     def _sure(self, block: Block) -> bool:
         return block.verified or (telling(block.dtype) and not self._plan.tainted)
 
     @staticmethod
-    def _reads_whole(launch: Launch, name: str) -> bool:
+    def _reads_whole(launch: Launch, name: str, tensor: torch.Tensor) -> bool:
         arguments = [a for a in launch.arguments if a.base == name]
-        plain = all(a.text == name and a.read and not a.written for a in arguments)
+        plain = all(is_whole(a.text, name, tensor.numel()) and a.read and not a.written for a in arguments)
         return plain and launch.kind is KernelKind.FALLBACK
 
     def _found(

@@ -11,7 +11,8 @@ import torch
 __all__ = ["bits", "block_bits", "lay", "leave_other", "telling", "unwritten"]
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_MINUS_ONE_AND_A_HALF = {
+_ORDINARY = {
+    torch.bool: 0,
     torch.float64: 0xBFF8000000000000 - (1 << 64),
     torch.float32: 0xBFC00000 - (1 << 32),
     torch.float16: 0xBE00 - (1 << 16),
@@ -55,9 +56,10 @@ def leave_other(whole: torch.Tensor, where: torch.Tensor, dtype: torch.dtype) ->
     """Put another pattern, an ordinary number, at these positions of a storage's bits, and return it.
 
     Ordinary, because two NaNs come out of most arithmetic as the same one; negative, because many functions leave
-    positive numbers as they are; and 1 for integers, which is harmless as an index.
+    positive numbers as they are (−1.5); False for bool, because the pattern reads as True; and 1 for integers, which is
+    harmless as an index and as a divisor.
     """
-    value = _MINUS_ONE_AND_A_HALF.get(_component(dtype), 1)
+    value = _ORDINARY.get(_component(dtype), 1)
     whole[where] = value
     return value
 

@@ -43,25 +43,40 @@ class Repeat:
             for block, whole in self._written.items():
                 whole.copy_(saved[block])
 
-    def depends_on(self, unwritten: Bits, wholes: Bits) -> bool:
-        """Whether what the launch leaves depends on what stands at these positions.
+    def read(self, unwritten: Bits, wholes: Bits) -> set[Block]:
+        """Return the storages of which what the launch leaves depends on what stands at these positions.
 
-        A launch that does not repeat itself to the bit (atomic additions) is given the benefit of the doubt.
+        One may hide another, as a NaN hides the number that is added to it, so each is tried twice: while the others
+        hold poison, and while they hold ordinary numbers. A launch that does not repeat itself to the bit (atomic
+        additions) is given the benefit of the doubt.
         """
-        first = {block: copied(whole) for block, whole in self._written.items()}
-        other = self.run(unwritten, wholes)
-        if not any(self._differ(b, first[b], other[b], unwritten.get(b)) for b in first):
-            return False
-        control = self.run({}, wholes)
-        return all(torch.equal(control[b], first[b]) for b in first)
+        poison = {block: copied(whole) for block, whole in self._written.items()}
+        ordinary = self.run(unwritten, wholes)
+        if not self._differ(poison, ordinary, unwritten):
+            return set()
+        if any(not torch.equal(left, poison[b]) for b, left in self.run({}, wholes).items()):
+            return set()
+        if len(unwritten) == 1:
+            return set(unwritten)
+        found = set()
+        for block, where in unwritten.items():
+            others = {b: w for b, w in unwritten.items() if b is not block}
+            if self._differ(poison, self.run({block: where}, wholes), {block: where}) or self._differ(
+                self.run(others, wholes), ordinary, {block: where}
+            ):
+                found.add(block)
+        return found or set(unwritten)
 
     @staticmethod
-    def _differ(block: Block, first: torch.Tensor, other: torch.Tensor, where: torch.Tensor | None) -> bool:
-        if where is None:
-            return not torch.equal(first, other)
-        # What the launch left alone differs because it was given differently, and shows nothing.
-        given = leave_other(torch.empty(1, dtype=first.dtype), torch.tensor([0]), block.dtype)
-        alone = (first[where] == torch.iinfo(first.dtype).max) & (other[where] == given)
-        different = first != other
-        different[where[alone]] = False
-        return bool(different.any())
+    def _differ(poison: Bits, ordinary: Bits, unwritten: Bits) -> bool:
+        """Whether two runs leave different things; between them these positions went from poison to ordinary."""
+        for block, first in poison.items():
+            different = first != ordinary[block]
+            if (where := unwritten.get(block)) is not None:
+                # What the launch left alone differs because it was given differently, and shows nothing.
+                given = leave_other(torch.empty(1, dtype=first.dtype), torch.tensor([0]), block.dtype)
+                alone = (first[where] == torch.iinfo(first.dtype).max) & (ordinary[block][where] == given)
+                different[where[alone]] = False
+            if bool(different.any()):
+                return True
+        return False

@@ -17,6 +17,7 @@ from torchsan.checks.memory.initialisation import Initialisation
 from torchsan.checks.memory.ledger import Ledger, Origin
 from torchsan.checks.memory.lifetimes import Lifetimes
 from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.errors import FindingsError
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Alias, Allocate, Free, Launch, Return
 from torchsan.recording import Writer
@@ -137,6 +138,13 @@ class MemoryWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
         if error is not None:
+            # An error that fail-fast raised is a finding already.
+            if (
+                self._initialisation is not None
+                and isinstance(error, Exception)
+                and not isinstance(error, FindingsError)
+            ):
+                self._initialisation.failed()
             self._lifetimes.failed(error, self._program.model.functions, self._last)
             return
         self._writer.event("memory", self._figures.event(ref.id, ref.direction, self._call))

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from torchsan.checks.metadata.compiled import Fallback
     from torchsan.checks.metadata.eager import EagerJudge
     from torchsan.recording import Sink
+    from torchsan.records import GraphId
 
 __all__ = ["MetadataCheck"]
 
 
 class MetadataCheck(Observer, OperatorObserver):
-    """Looks at operators in eager code, and at the operators and the edges of compiled programs."""
+    """Looks at operators in eager code, and at the operators, nodes and edges of compiled programs."""
 
     name = "metadata check"
 
@@ -32,7 +33,8 @@ class MetadataCheck(Observer, OperatorObserver):
         self._sink = sink
         self._calls = calls
         self._ledger = Ledger(sink, fail_fast=fail_fast, exhibits=exhibits)
-        self._fallbacks: dict[int, dict[int, Fallback]] = {}
+        self._programs: dict[int, tuple[dict[int, Fallback], set[str]]] = {}
+        self._misled: set[GraphId] = set()
         self._made: EagerJudge | None = None
 
     @property
@@ -66,11 +68,12 @@ class MetadataCheck(Observer, OperatorObserver):
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.checks.metadata.compiled import fallbacks
 
-        self._fallbacks[id(program)] = fallbacks(program)
+        self._programs[id(program)] = (fallbacks(program), set())
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         from torchsan.checks.metadata.compiled import MetadataWatch
 
         if self._calls is not None and call >= self._calls:
             return None
-        return MetadataWatch(self._ledger, self._sink, program, self._fallbacks[id(program)])
+        known, walked = self._programs[id(program)]
+        return MetadataWatch(self._ledger, self._sink, self._judge, program, known, walked, self._misled)

@@ -16,10 +16,13 @@ import torch
 import torch.fx
 
 from torchsan.checks.metadata.compare import Difference, compare_facts, compare_results
+from torchsan.checks.metadata.eager import EagerJudge
 from torchsan.checks.metadata.exhibit import exhibit_of_call
 from torchsan.checks.metadata.facts import Facts, facts
 from torchsan.checks.metadata.ledger import Ledger, Report
+from torchsan.checks.metadata.nodes import NodeWalk
 from torchsan.checks.metadata.place import Place, enter_place, leave_place
+from torchsan.checks.metadata.policy import BELIEVED
 from torchsan.checks.metadata.render import render_call
 from torchsan.checks.metadata.reports import guard_report, mismatch_report
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
@@ -27,13 +30,10 @@ from torchsan.instruments.program import Function, Launch
 from torchsan.instruments.program.model import Alias
 from torchsan.instruments.provenance import source_lines
 from torchsan.recording import Sink
-from torchsan.records import KernelKind, Stage
+from torchsan.records import Direction, GraphId, KernelKind, Stage
 from torchsan.torch_internals.symbols import bind_symbols, symbol_value
 
 __all__ = ["Fallback", "MetadataWatch", "fallbacks"]
-
-_BELIEVED = frozenset({"size", "dtype", "device", "layout"})
-"""What Inductor takes from a node. It lays out results anew, so strides are what the program asserts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +104,28 @@ def _asserted(function: Function, launch: Launch, asserts: Mapping[str, Any]) ->
 class MetadataWatch(CallWatch):
     """Looks at one call of one compiled program."""
 
-    def __init__(self, ledger: Ledger, sink: Sink, program: CompiledProgram, fallbacks: Mapping[int, Fallback]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        sink: Sink,
+        judge: EagerJudge,
+        program: CompiledProgram,
+        fallbacks: Mapping[int, Fallback],
+        walked: set[str],
+        misled: set[GraphId],
+    ) -> None:
+        """`walked` are the functions of the program whose nodes were run already, `misled` the graphs in which an
+        operator was not what it says: what follows from it, in their outputs and backward, is not reported beside it.
+        Both are added to.
+        """
+        self._judge = judge
+        self._walked = walked
         self._ledger = ledger
         self._sink = sink
         self._program = program
         self._fallbacks = fallbacks
         self._symbols: dict[str, dict[Any, Any]] = {}
-        self._misled = False
+        self._misled = misled
 
     def enter(self, function: str, inputs: Values) -> None:
         graph = self._program.graphs.get(function)
@@ -118,8 +133,16 @@ class MetadataWatch(CallWatch):
             return
         symbols = self._symbols[function] = bind_symbols(graph.module.graph, inputs.values())
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-        for node, value in zip(placeholders, inputs.values(), strict=False):
+        ref = self._program.ref
+        follows = ref.direction is Direction.BACKWARD and ref.id in self._misled
+        for node, value in zip(placeholders, () if follows else inputs.values(), strict=False):
             self._edge(f"input {node.name}", node.meta.get("val"), value, symbols)
+        if function not in self._walked:
+            self._walked.add(function)
+            elsewhere = [f.node for f in self._fallbacks.values()]
+            walk = NodeWalk(self._ledger, self._sink, self._judge, self._program, function, symbols, elsewhere)
+            if not walk.run(inputs.values()):
+                self._misled.add(self._program.record.id)
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         fallback = self._fallbacks.get(launch.nth)
@@ -136,17 +159,17 @@ class MetadataWatch(CallWatch):
         found: list[Difference] = []
         if "val" in node.meta:
             believed = node.meta["val"]
-            found = compare_results(result, believed, fields=_BELIEVED, number=lambda n: symbol_value(n, symbols))
+            found = compare_results(result, believed, fields=BELIEVED, number=lambda n: symbol_value(n, symbols))
         if not any(d.field in ("structure", "size") for d in found):
             found += _stride_differences(fallback, result)
         self._sink.ops_checked([str(node.target)])
         if found:
-            self._misled = True
+            self._misled.add(self._program.record.id)
             self._ledger.report(self._report(fallback, found))
 
     def leave(self, function: str, outputs: Any) -> None:
         graph = self._program.graphs.get(function)
-        if graph is None or self._misled:  # What follows from a wrong operator is not reported beside it.
+        if graph is None or self._program.record.id in self._misled:
             return
         output = next(n for n in graph.module.graph.nodes if n.op == "output")
         nodes = output.args[0]
@@ -166,7 +189,7 @@ class MetadataWatch(CallWatch):
         if not isinstance(believed, torch.Tensor) or not isinstance(value, torch.Tensor):
             return
         expected = facts(believed, lambda n: symbol_value(n, symbols))
-        found = list(compare_facts(what, facts(value), expected, _BELIEVED))
+        found = list(compare_facts(what, facts(value), expected, BELIEVED))
         if found:
             self._ledger.report(guard_report(self._program.ref, what, found, node))
 

@@ -51,8 +51,9 @@ def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[st
             continue
         a, b = one.value, other.value
         if a.shape == b.shape and not torch.allclose(_double(a), _double(b), rtol=1e-7, atol=1e-9, equal_nan=True):
-            worst = (_double(a) - _double(b)).abs().max().item()
-            found.append(Difference(what=f"output{one.path}", field="values", real="", believed=f"off by {worst:g}"))
+            worst = int((_double(a) - _double(b)).abs().nan_to_num(torch.inf).argmax())
+            sides = (str(t.flatten()[worst].item()) for t in (a, b))
+            found.append(Difference(what=f"output{one.path}", field="value", real=next(sides), believed=next(sides)))
     return found
 
 

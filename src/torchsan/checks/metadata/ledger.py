@@ -34,7 +34,7 @@ class Report:
     differences: tuple[dict[str, Any], ...] = ()
     fix: str = ""
     against: str = ""
-    """What the operator was compared with: `fake`, `symbolic`, `meta`, `decomposition`, `schema`, `compiled`."""
+    """What it was compared with, as the documentation of `evidence` lists it: `fake`, `schema`, `graph`, …"""
     source: tuple[SourceLine, ...] = ()
     graph: GraphRef | None = None
     kernel: str | None = None
@@ -78,6 +78,11 @@ class Ledger:
         if self._fail_fast and report.severity is Severity.ERROR:
             raise FindingsError(f"{finding.message}\n  {report.call}\n  {report.fix}", slug="findings")
 
+    def knows(self, operator: str, kind: Kind) -> bool:
+        """Whether this was reported of the operator."""
+        with self._lock:
+            return (operator, kind) in self._entries
+
     def count(self, report: Report, stage: Stage) -> None:
         """What was reported happened again, at this stage."""
         with self._lock:
@@ -93,7 +98,8 @@ class Ledger:
     def _again(self, entry: _Entry, report: Report) -> bool:
         """Count it; return whether it is graver than what was known."""
         new_place = str(report.stage) not in entry.seen
-        if report.against != "compiled" or new_place:  # The dispatcher has counted that call already.
+        # The dispatcher has counted those calls already.
+        if report.against not in ("compiled", "graph") or new_place:
             entry.count += 1
             entry.seen[str(report.stage)] = entry.seen.get(str(report.stage), 0) + 1
         graver = _RANK[report.severity] > _RANK[entry.finding.severity]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchsan.checks.metadata.copies import private_copy
 from torchsan.checks.metadata.crossref import crossref
 from torchsan.checks.metadata.decompositions import check_decomposition
 from torchsan.checks.metadata.ledger import Ledger
@@ -139,17 +140,11 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             call = render_call(overload, args, kwargs)
             Ledger(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
             findings += memory.findings
-            return "metadata-mismatch"
+            return str(memory.findings[0].kind)
     return outcome
 
 
 def _fresh(sample: Sample) -> Sample:
     """The same arguments in memory of their own, so that one way of running cannot disturb the next."""
-
-    def copy(t: torch.Tensor) -> torch.Tensor:
-        base = torch.empty_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), dtype=t.dtype)
-        twin = base.as_strided(t.shape, t.stride(), t.storage_offset()).copy_(t.detach())
-        return twin.detach().requires_grad_(t.requires_grad)
-
-    fresh: Sample = pytree.tree_map_only(torch.Tensor, copy, sample)
+    fresh: Sample = private_copy(sample)
     return fresh

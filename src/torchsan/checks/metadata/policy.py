@@ -9,7 +9,10 @@ from torchsan.checks.metadata.compare import Difference
 from torchsan.records import Severity
 from torchsan.torch_internals.operators import is_own
 
-__all__ = ["advice", "excused", "looked_at", "severity_of"]
+__all__ = ["BELIEVED", "advice", "excused", "looked_at", "severity_of"]
+
+BELIEVED = frozenset({"size", "dtype", "device", "layout"})
+"""What Inductor takes from a node. It lays out results anew, so strides are what the program asserts itself."""
 
 _NOT_LOOKED_AT = frozenset(
     {
@@ -73,6 +76,11 @@ def severity_of(overload: Any, *, relied: bool = False, harmless: bool = False) 
 def advice(overload: Any, differences: Iterable[Difference], against: str) -> str:
     """What to change so that the accounts agree."""
     fields = {d.field for d in differences}
+    if against == "graph" and is_own(overload):
+        return (
+            "look for the graph pass that made or changed this node, and let it set node.meta['val'] to what the node "
+            "gives; if there is none of your own, it is a bug of PyTorch's"
+        )
     if is_own(overload):
         return "a bug of PyTorch's: nothing to change here; do not rely on this field of the result in compiled code"
     if against == "decomposition":

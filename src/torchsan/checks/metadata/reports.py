@@ -22,6 +22,7 @@ _BELIEVED = {
     "decomposition": "its decomposition gives",
     "functionalize": "functionalization gives",
     "compiled": "the compiler believed",
+    "graph": "the graph that was compiled says",
     "guards": "the compiled graph was guarded for",
 }
 
@@ -42,7 +43,7 @@ def mismatch_report(
     believed = _BELIEVED[against]
     return Report(
         operator=str(overload),
-        kind=Kind.METADATA_MISMATCH,
+        kind=Kind.WRONG_VALUES if all(d.field == "value" for d in differences) else Kind.METADATA_MISMATCH,
         severity=severity_of(overload, relied=relied),
         stage=stage,
         message=f"{overload}: {first.field} of {first.what} is {first.real}, {believed} {first.believed}{more}",

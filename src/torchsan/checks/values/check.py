@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ import torch
 import torch.fx
 
 from torchsan.checks.exhibits import Build
-from torchsan.checks.values.evidence import Wrong, findings_for
+from torchsan.checks.values.evidence import Unsteady, Wrong, findings_for, unsteady_finding
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
+from torchsan.checks.values.repetition import Repetition, other_bits
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 _FEW, _MANY = 4, 16
 """How many nudged replays at first, and how many before something is called wrong."""
+
+_NOISE = 0.01
+"""A part of an error that may come and go without being the error."""
 
 Known = dict[torch.fx.Node, Any]
 
@@ -63,6 +67,7 @@ class ValuesWatch(CallWatch):
         self._plans = plans
         self._report = report
         self._before: dict[str, Any] = {}
+        self._repetition = Repetition()
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -91,9 +96,13 @@ class ValuesWatch(CallWatch):
             return
         overwritten = set(launch.writes)
         with undisturbed():
+            self._repetition.before(launch, values)
             for name in plan.known:
                 if name in overwritten and isinstance(values[name], torch.Tensor):
                     self._before[name] = _copy(values[name])
+
+    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
+        self._repetition.repeatable(again)
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
@@ -114,7 +123,15 @@ class ValuesWatch(CallWatch):
             symbols = self._symbols.get(function, {})
             replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
             del alive
-            wrong = self._judge(replayer, plan, values)
+            others = self._repetition.differences(values)
+            wrong = self._judge(replayer, plan, values, known)
+            for unsteady in self._unsteady(replayer, plan, values, others):
+                result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
+                finding = unsteady_finding(self._program, launch, plan, unsteady)
+                self._report(self._program, finding, partial(exhibit_of, replayer, result))
+                if unsteady.rounding is False:
+                    # One finding, whether or not it came out right this time.
+                    wrong = [w for w in wrong if w.target.variable != unsteady.name]
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
@@ -150,7 +167,7 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values) -> list[Wrong]:
+    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)
@@ -162,7 +179,9 @@ class ValuesWatch(CallWatch):
                 if not agrees(actual, eager):
                     judgement = _settle(replayer, target, actual, eager)
                     if judgement.outcome is not Outcome.RIGHT:
-                        wrong.append(Wrong(target=target, judgement=judgement, actual=actual, eager=eager))
+                        wrong.append(
+                            Wrong(target=target, judgement=judgement, actual=actual, eager=eager, operands=known)
+                        )
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -172,6 +191,23 @@ class ValuesWatch(CallWatch):
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, *plan.inner))
         return wrong
+
+    def _unsteady(
+        self, replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
+    ) -> Iterator[Unsteady]:
+        """What the launch made of the same operands when it ran again, where that was something else."""
+        for name, other in others.items() if plan.nodes else ():
+            target = next((t for t in plan.targets if t.variable == name), None)
+            steady = rounding = None
+            if target is not None:
+                try:
+                    eager = replayer.run(target.node, Arithmetic.EAGER)
+                    steady = not bool(other_bits(eager, replayer.run(target.node, Arithmetic.EAGER)).any())
+                    both = [_settle(replayer, target, actual, eager) for actual in (values[name], other)]
+                    rounding = all(_is_noise(j, values[name], other) for j in both)
+                except (Unavailable, RuntimeError) as e:
+                    log.debug("cannot say what eager makes of %s: %s", name, e)
+            yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
 
     def _expect_like(self, actual: torch.Tensor, eager: Any, target: Target) -> None:
         if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape:
@@ -184,16 +220,25 @@ class ValuesWatch(CallWatch):
 
 
 def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    """Judge what differs from eager: first by a few nudged replays, then, if it looks wrong, by many."""
+    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
     exact = replayer.run(target.node, Arithmetic.EXACT)
     nudged: list[torch.Tensor] = []
-    for wanted in (_FEW, _MANY):
+    for wanted in (1, _FEW, _MANY):
         while len(nudged) < wanted:
             nudged.append(replayer.run(target.node, Arithmetic.NUDGED, seed=len(nudged) + 1))
         judgement = judge(actual, eager, exact, nudged)
         if judgement.outcome is Outcome.RIGHT:
             break
     return judgement
+
+
+def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two results differ by rounding: both are right, or they are wrong by much more than they differ."""
+    if judgement.bad is None or judgement.centre is None:
+        return True
+    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
+    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
+    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:

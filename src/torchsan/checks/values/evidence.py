@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,14 @@ import torch
 import torch.fx
 
 from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.checks.values.repetition import other_bits
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.instruments.program import Launch
 from torchsan.instruments.provenance import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.tensors.judge import Judgement, Outcome
 
-__all__ = ["Wrong", "findings_for"]
+__all__ = ["Unsteady", "Wrong", "findings_for", "unsteady_finding"]
 
 _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
@@ -24,6 +25,9 @@ _KINDS = {
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
     Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
 }
+
+_SHOWN = 4
+"""How many operands are shown with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,67 @@ class Wrong:
     judgement: Judgement
     actual: torch.Tensor
     eager: torch.Tensor
+    operands: Mapping[torch.fx.Node, Any]
+    """What the launch had to compute from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsteady:
+    """A variable that a launch leaves otherwise when it runs again from the same memory.
+
+    `eager` tells whether eager gives the same twice, `rounding` whether rounding explains both; None if not known.
+    """
+
+    name: str
+    target: Target | None
+    first: torch.Tensor
+    second: torch.Tensor
+    eager: bool | None
+    rounding: bool | None
+
+    @property
+    def severity(self) -> Severity:
+        """An error if a result may be wrong, or if the user asked for the same results every time."""
+        if self.eager is False:
+            return Severity.NOTE
+        if self.rounding is False or torch.are_deterministic_algorithms_enabled():
+            return Severity.ERROR
+        return Severity.WARNING
+
+
+def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan, unsteady: Unsteady) -> Finding:
+    """The finding that a launch amounts to whose result is another every time."""
+    bad = other_bits(unsteady.first, unsteady.second)
+    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
+    evidence = {
+        "elements": bad.numel(),
+        "bad": int(bad.sum()),
+        "shape": list(bad.shape),
+        "dtype": str(unsteady.first.dtype).removeprefix("torch."),
+        "first_bad": list(index),
+        "first": _item(unsteady.first[index]),
+        "second": _item(unsteady.second[index]),
+        "eager_repeats": unsteady.eager,
+        "rounding_explains": unsteady.rounding,
+        "pattern": pattern_of(bad),
+    }
+    explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
+    repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
+    evidence["text"] = [
+        f"at {list(index)}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
+    ]
+    share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
+    return _report(
+        program,
+        launch,
+        Kind.NONDETERMINISTIC,
+        unsteady.severity,
+        unsteady.name if unsteady.target is None else unsteady.target.buffer,
+        _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
+        f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+        evidence,
+    )
 
 
 def findings_for(
@@ -64,9 +129,23 @@ def _finding(
     kind, severity = _KINDS[wrong.judgement.outcome]
     evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
     evidence["computes"] = [n.name for n in computed]
+    evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
     evidence["text"] = list(_text(evidence))
-    ops = tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None))
+    message = _message(wrong.judgement, launch, wrong.target, evidence)
+    return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
+
+
+def _report(
+    program: CompiledProgram,
+    launch: Launch,
+    kind: Kind,
+    severity: Severity,
+    buffer: str,
+    suspects: list[torch.fx.Node],
+    message: str,
+    evidence: dict[str, Any],
+) -> Finding:
     return Finding(
         kind=kind,
         severity=severity,
@@ -74,11 +153,11 @@ def _finding(
         stage=Stage.KERNEL,
         graph=program.ref,
         kernel=launch.kernel,
-        buffer=wrong.target.buffer,
+        buffer=buffer,
         nodes=tuple(n.name for n in suspects),
-        ops=ops,
+        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
         source=source_lines(suspects),
-        message=_message(wrong.judgement, launch, wrong.target, evidence),
+        message=message,
         evidence=evidence,
     )
 
@@ -140,11 +219,33 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
     }
 
 
+def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """What the result was computed from: the element at `index` where the shapes line up, the range where not."""
+    used = dict.fromkeys(parent for node in computed for parent in node.all_input_nodes if parent not in computed)
+    tensors = [(n.name, t) for n in used if isinstance(t := wrong.operands.get(n), torch.Tensor) and t.numel()]
+    for name, t in tensors[:_SHOWN]:
+        sizes = list(zip(reversed(t.shape), reversed(wrong.actual.shape), strict=False))
+        if t.dim() <= wrong.actual.dim() and all(size in (1, wanted) for size, wanted in sizes):
+            at = [i if size > 1 else 0 for i, size in zip(index[len(index) - t.dim() :], t.shape, strict=True)]
+            yield {"name": name, "at": at, "value": _item(t[tuple(at)])}
+        elif not t.is_complex():
+            low, high = (_item(v) for v in (t.to(torch.float64) if t.is_floating_point() else t.long()).aminmax())
+            yield {"name": name, "shape": list(t.shape), "range": [low, high]}
+
+
 def _text(evidence: dict[str, Any]) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
     yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
     yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
+    inputs = [
+        f"{i['name']}{i['at']} {_short(i['value'])}"
+        if "at" in i
+        else f"{i['name']} in {_short(i['range'][0])}…{_short(i['range'][1])}"
+        for i in evidence["inputs"]
+    ]
+    if inputs:
+        yield f"from {', '.join(inputs)}"
     if evidence["through"]:
         yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
 

@@ -13,7 +13,7 @@ import torch.fx
 from torchsan.checks.values import philox
 from torchsan.checks.values.rounding import Nudger
 from torchsan.instruments.observer import CompiledProgram
-from torchsan.torch_internals.operators import is_higher_order
+from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order
 from torchsan.torch_internals.symbols import symbol_value
 
 __all__ = ["Arithmetic", "Replayer", "Unavailable", "is_mutable", "needed", "replay"]
@@ -60,8 +60,8 @@ class Replayer:
         symbols: Mapping[Any, Any],
         effects: tuple[torch.fx.Node, ...] = (),
     ) -> None:
-        self._module = program.graphs[function].module
-        self._constants = program.constants
+        self._program = program
+        self._function = function
         self._known = known
         self._symbols = symbols
         self._effects = effects
@@ -94,12 +94,7 @@ class Replayer:
 
     def attribute(self, name: str) -> Any:
         """A constant of the graph."""
-        if isinstance(self._constants.get(name), torch.Tensor):
-            return self._constants[name]
-        value: Any = self._module
-        for part in name.split("."):
-            value = getattr(value, part)
-        return value
+        return self._program.attribute(self._function, name)
 
 
 def replay(
@@ -233,7 +228,7 @@ class _Engine:
             return args[0].clone()  # Calling them would show the value to the user once more.
         if target.namespace == "prims" and name.startswith("inductor_"):
             return self._inductor_random(name, args)
-        if _draws(target, args, kwargs):
+        if draws_random_numbers(target, args, kwargs):
             raise Unavailable(f"{target} draws random numbers of its own")
         return self._dispatch(node, target, name, tuple(args), dict(kwargs))
 
@@ -265,15 +260,6 @@ class _Engine:
             return self._widened(philox.rand(args[0], seed))
         normal = philox.randn(args[0], seed)
         return self._nudger.last_bit(normal) if self._nudger is not None else self._widened(normal)
-
-
-def _draws(target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a call draws random numbers: attention, for one, does so only with a dropout above zero."""
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    given = {a.name: value for a, value in zip(target._schema.arguments, args, strict=False)} | kwargs
-    defaults = {a.name: a.default_value for a in target._schema.arguments}
-    return bool((defaults | given).get("dropout_p") != 0.0)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
