@@ -50,7 +50,7 @@ class Zygote:
     def start(self) -> None:
         """Begin to import, without waiting for it."""
         process = subprocess.Popen(
-            [sys.executable, "-c", "from torchsan.repro.zygote import main; main()"],
+            [sys.executable, "-c", "from torchsan.cli._trials import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -71,7 +71,7 @@ def _under_torchsan(
 ) -> Finding | None:
     request = {"work": "trial", "folder": str(folder), "script": "repro.py", "check": list(checks)}
     _run(
-        [sys.executable, "-c", "from torchsan.repro.zygote import once; once()"],
+        [sys.executable, "-c", "from torchsan.cli._trials import once; once()"],
         folder,
         limit,
         json.dumps(request | {"loads": list(loads.modules)}),

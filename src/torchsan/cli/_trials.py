@@ -1,8 +1,8 @@
 """A process that has imported PyTorch once, and forks for each trial: a fresh process without the seconds of importing.
 
-It reads requests from stdin, one JSON object a line, and answers each with a line once its trial is over: several at
-once, in whatever order they end. It runs
-nothing in parallel itself: a fork of a process that has would hang.
+What `torchsan.repro` starts, as a process of its own. It reads requests from stdin, one JSON object a line, and answers
+each with a line once its trial is over: several at once, in whatever order they end. It runs nothing in parallel
+itself: a fork of a process that has would hang.
 """
 
 from __future__ import annotations
