@@ -40,7 +40,7 @@ class Layer(nn.Module):
     def forward(self, x):
         b, t, d = x.shape
         q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.before(x)).chunk(3, -1))
-        y = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
+        y = F.scaled_dot_product_attention(q, k, v)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
         return x + self.down(self.up(self.after(x)).relu())
 
