@@ -13,6 +13,7 @@ from torchsan.checks.values.replay import is_mutable
 from torchsan.instruments.observer import CompiledProgram
 from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
+from torchsan.records import KernelKind
 from torchsan.torch_internals import Buffer, LoweredGraph
 
 __all__ = ["LaunchPlan", "Target", "plan"]
@@ -128,18 +129,21 @@ class _Planner:
         known = {name: self._holds[name] for name in launch.operands if name in self._holds and name in read}
         inner = tuple(self._kept[n] for n in launch.operands if n in self._kept and n not in known and n in read)
         buffers = self._computes.get(launch.nth, ())
-        targets = tuple(self._targets(launch, buffers))
+        names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
+        nodes = tuple(self._nodes[n] for n in names if n in self._nodes)
+        settled = tuple(self._targets(launch, buffers))
         for name in launch.writes:
             self._holds.pop(name, None)
             self._kept.pop(name, None)
-        for target in targets:
+        for target in settled:
             if target.variable == target.buffer:
                 self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
+        # An operator without a node of its own overwrites what another node gave: with what, no replay can say.
+        nameless = launch.kind is KernelKind.FALLBACK and not nodes
+        targets = tuple(t for t in settled if not nameless)
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
-        names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
-        nodes = tuple(self._nodes[n] for n in names if n in self._nodes)
         return LaunchPlan(
             known=known,
             inner=inner,
