@@ -140,7 +140,7 @@ class _Planner:
                 self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
         # An operator without a node of its own overwrites what another node gave: with what, no replay can say.
         nameless = launch.kind is KernelKind.FALLBACK and not nodes
-        targets = tuple(t for t in settled if not nameless)
+        targets = tuple(t for t in settled if not nameless and not _is_uninitialised(t.node))
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
@@ -204,6 +204,11 @@ def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, to
                 variable = next((n for n in names if n != "reinterpret_tensor"), None)
                 if variable is not None and isinstance(node, torch.fx.Node):
                     yield variable, node
+
+
+def _is_uninitialised(node: torch.fx.Node) -> bool:
+    """Whether a node gives memory as it is found: `empty`, `empty_like`, `new_empty` and kin."""
+    return getattr(node.target, "_opname", "").startswith(("empty", "new_empty"))
 
 
 def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
