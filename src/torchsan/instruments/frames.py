@@ -124,7 +124,7 @@ class Frame:
         launch = self._launches[nth]
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
 
-    def after(self, nth: int, values: tuple[Any, ...], again: Callable[[], Any]) -> None:
+    def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
         launch = self._launches[nth]
         self.tell("repeatable", self._function, launch, again)
         names = dict.fromkeys([*launch.operands, *launch.writes])

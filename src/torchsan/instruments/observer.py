@@ -72,8 +72,11 @@ class CallWatch:
     def before(self, function: str, launch: Launch, values: Values) -> None:
         """`launch` is about to run; `values` are its operands, outputs not yet written among them."""
 
-    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
-        """`launch` has run; until the next probe `again` runs it once more on its operands. Comes before `after`."""
+    def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
+        """`launch` has run; until the next probe `again` runs it once more. Comes before `after`.
+
+        It runs on the same operands, or on those given by name, which must be laid out in the same way.
+        """
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         """`launch` has run; `values` are its operands and results."""

@@ -101,7 +101,7 @@ class MemoryWatch(CallWatch):
                 self._contents.before(function, launch, values)
                 self._initialisation.before(function, launch, values)
 
-    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
+    def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
         if self._initialisation is not None:
             self._initialisation.repeatable(again)
 

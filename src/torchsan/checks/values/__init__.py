@@ -41,7 +41,7 @@ class ValuesCheck(Observer):
 
         if self._calls is not None and call >= self._calls:
             return None
-        return ValuesWatch(self._writer, program, self._plans[id(program)], self._report)
+        return ValuesWatch(self._writer, program, self._plans[id(program)], self._report, probes=call == 0)
 
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
         """Record a finding, once for each buffer however often it is wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from torchsan.checks.exhibits import Build
 from torchsan.checks.values.evidence import Unsteady, Wrong, findings_for, unsteady_finding
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
+from torchsan.checks.values.probing import other_data
 from torchsan.checks.values.repetition import Repetition, other_bits
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
@@ -61,13 +62,18 @@ class ValuesWatch(CallWatch):
         program: CompiledProgram,
         plans: Mapping[int, LaunchPlan],
         report: Callable[[CompiledProgram, Finding, Build], None],
+        *,
+        probes: bool,
     ) -> None:
+        """`probes` asks for launches on other data as well."""
         self._writer = writer
         self._program = program
         self._plans = plans
         self._report = report
         self._before: dict[str, Any] = {}
         self._repetition = Repetition()
+        self._again: Callable[..., Any] = _nothing
+        self._probes = probes
         self._kept: dict[str, _Kept] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -101,11 +107,12 @@ class ValuesWatch(CallWatch):
                 if name in overwritten and isinstance(values[name], torch.Tensor):
                     self._before[name] = _copy(values[name])
 
-    def repeatable(self, function: str, launch: Launch, again: Callable[[], Any]) -> None:
-        self._repetition.repeatable(again)
+    def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
+        self._again = again
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
+        again, self._again = self._again, _nothing
         if plan is None:
             return
         sources = [self._kept[name] for name in plan.inner if name in self._kept]
@@ -122,8 +129,7 @@ class ValuesWatch(CallWatch):
             alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
             symbols = self._symbols.get(function, {})
             replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
-            del alive
-            others = self._repetition.differences(values)
+            others = self._repetition.differences(values, again)
             wrong = self._judge(replayer, plan, values, known)
             for unsteady in self._unsteady(replayer, plan, values, others):
                 result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
@@ -135,8 +141,10 @@ class ValuesWatch(CallWatch):
             suspect = any(kept.suspect for kept in sources)
             through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
             if not suspect:
-                for each, finding in findings_for(self._program, launch, plan, wrong, through):
-                    self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
+                self._found(launch, plan, wrong, through, replayer)
+                if self._probes and not wrong and not others:
+                    self._try_other_data(replayer, launch, plan, values, again)
+            del alive, replayer
             if plan.keep:
                 copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
                 kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
@@ -192,6 +200,30 @@ class ValuesWatch(CallWatch):
                 self._checked.update((target.buffer, *plan.inner))
         return wrong
 
+    def _found(
+        self, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...], replayer: Replayer
+    ) -> None:
+        for each, finding in findings_for(self._program, launch, plan, wrong, through):
+            self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
+
+    def _try_other_data(
+        self, replayer: Replayer, launch: Launch, plan: LaunchPlan, values: Values, again: Callable[..., Any]
+    ) -> None:
+        """Judge what the kernel makes of data that would show what this call's may hide."""
+        for others, filled in other_data(launch, plan, values):
+            again(**{name: t for name, t in others.items() if name in launch.operands})
+            known: Known = {}
+            for name, held in plan.known.items():
+                value = self._in_shape(others.get(name, values[name]), name, held)
+                if value is None:
+                    return
+                known.update(dict.fromkeys(held.nodes, value))
+            elsewhere = replayer.instead(known)
+            wrong = self._judge(elsewhere, plan, {**values, **others}, known)
+            if wrong:
+                self._found(launch, plan, [replace(w, filled=filled) for w in wrong], (), elsewhere)
+                break
+
     def _unsteady(
         self, replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
     ) -> Iterator[Unsteady]:
@@ -217,6 +249,10 @@ class ValuesWatch(CallWatch):
 
     def _skip(self, target: Target, reason: str) -> None:
         self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
+
+
+def _nothing() -> None:
+    """Where a launch cannot be run again."""
 
 
 def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ class Wrong:
     eager: torch.Tensor
     operands: Mapping[torch.fx.Node, Any]
     """What the launch had to compute from."""
+    filled: Mapping[str, Any] = field(default_factory=dict)
+    """What torchsan filled the kernel's inputs with to see it; empty if it is wrong with the program's own data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,11 @@ def _finding(
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
+    evidence["filled"] = dict(wrong.filled)
     evidence["text"] = list(_text(evidence))
     message = _message(wrong.judgement, launch, wrong.target, evidence)
+    if wrong.filled:
+        message += ", on other data than this call's, which hide it"
     return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
 
 
@@ -246,6 +251,9 @@ def _text(evidence: dict[str, Any]) -> Iterator[str]:
     ]
     if inputs:
         yield f"from {', '.join(inputs)}"
+    if evidence["filled"]:
+        filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
+        yield f"seen when torchsan launched the kernel once more, with {filled}"
     if evidence["through"]:
         yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
 

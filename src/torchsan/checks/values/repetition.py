@@ -19,24 +19,18 @@ class Repetition:
 
     def __init__(self) -> None:
         self._found: dict[str, torch.Tensor] = {}
-        self._again: Callable[[], Any] | None = None
 
     def before(self, launch: Launch, values: Values) -> None:
         """Keep what the launch is going to overwrite."""
-        self._found, self._again = {}, None
+        self._found = {}
         if launch.kind is KernelKind.FUSED and launch.result is None:
             tensors = {name: values.get(name) for name in launch.writes}
             self._found = {n: _flat(t).clone() for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.numel()}
 
-    def repeatable(self, again: Callable[[], Any]) -> None:
-        """The launch has run, and `again` runs it once more."""
-        self._again = again
-
-    def differences(self, values: Values) -> dict[str, torch.Tensor]:
-        """Launch again from the same memory; return what came out otherwise, by variable. `values` stay as they are."""
+    def differences(self, values: Values, again: Callable[[], Any]) -> dict[str, torch.Tensor]:
+        """Launch `again` from the same memory; return what came out otherwise, by variable. `values` stay the same."""
         found, self._found = self._found, {}
-        again, self._again = self._again, None
-        if again is None or not found:
+        if not found:
             return {}
         memory = {name: _flat(values[name]) for name in found}
         first = {name: flat.clone() for name, flat in memory.items()}

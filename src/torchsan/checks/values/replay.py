@@ -78,6 +78,10 @@ class Replayer:
             seed=seed,
         )[node]
 
+    def instead(self, known: Mapping[torch.fx.Node, Any]) -> Replayer:
+        """The same with other values for some of the known nodes."""
+        return Replayer(self._program, self._function, {**self._known, **known}, self._symbols, self._effects)
+
     @property
     def known(self) -> Mapping[torch.fx.Node, Any]:
         """The values that it starts from."""

@@ -100,8 +100,12 @@ class _Prober(ast.NodeTransformer):
         after = dict.fromkeys([*names, *launch.writes])
         number = ast.Constant(value=launch.nth)
         assert isinstance(node, ast.Expr | ast.Assign)
-        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        again = ast.Lambda(args=nothing, body=copy.deepcopy(node.value))
+        # Called with other operands by name, it launches the kernel on those instead.
+        operands = ast.arguments(
+            posonlyargs=[], args=[], kwonlyargs=[ast.arg(arg=n) for n in names], kw_defaults=[_name(n) for n in names],
+            defaults=[],
+        )  # fmt: skip
+        again = ast.Lambda(args=operands, body=copy.deepcopy(node.value))
         return [
             _probe("before", number, _tuple(names), at=node),
             node,
