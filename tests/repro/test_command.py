@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -16,22 +15,10 @@ import torch
 
 import torchsan
 from tests.planted.faults import FAULTS, planted
-from torchsan.recording import Reader
+from tests.repro.commands import ROOT, command, environment, plain, verified
 
-ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
 LOAD = ("--load", "tests.repro.planting")
-
-
-def environment(fault: str | None = None) -> dict[str, str]:
-    paths = [str(Path(torchsan.__file__).parents[1]), str(ROOT)]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
-    return environ | ({"TORCHSAN_TEST_FAULT": fault} if fault else {})
-
-
-def command(folder: Path, *words: str, fault: str | None = None) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "torchsan", *words]
-    return subprocess.run(line, cwd=folder, env=environment(fault), capture_output=True, text=True, timeout=900)
 
 
 def record(name: str, folder: Path) -> Path:
@@ -46,23 +33,6 @@ def record(name: str, folder: Path) -> Path:
 def run_case(name: str, folder: Path) -> Path:
     command(folder, "run", "--quiet", "--out", "run", str(CASES / name))
     return folder / "run"
-
-
-def plain(folder: Path, *words: str, fault: str | None = None) -> int:
-    line = [sys.executable, "repro.py", *words]
-    return subprocess.run(line, cwd=folder, env=environment(fault), capture_output=True, timeout=300).returncode
-
-
-def verified(done: subprocess.CompletedProcess[str], out: Path) -> str:
-    """The script, of which everything that is said of a verified reproducer is true."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "verified" in done.stdout
-    assert "**Verified**" in (out / "README.md").read_text()
-    assert [f for f in Reader(out / "recording").findings() if f.severity == "error"]
-    assert not (out / "state.json").exists()
-    text = (out / "repro.py").read_text()
-    assert "torchsan" not in text
-    return text
 
 
 def test_a_wrong_kernel_becomes_a_script_of_one_operator(tmp_path: Path) -> None:
@@ -150,19 +120,6 @@ def test_an_operator_of_the_users_comes_with_its_module(name: str, tmp_path: Pat
     verified(done, tmp_path / "out")
     assert (tmp_path / "out" / name).exists()
     assert plain(tmp_path / "out") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", ["out-of-bounds-write", "uninitialized-read", "leaked-buffer", "joint_custom_pre_pass"]
-)
-def test_a_planted_fault_of_memory_or_of_a_pass(fault: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import tests.repro.planting_others as planting\nplanting.program()\n")
-    check = "memory" if "-" in fault else "stages"
-    command(tmp_path, "run", "--quiet", "--check", check, "--out", "run", "program.py", fault=fault)
-    load = ("--load", "tests.repro.planting_others")
-    done = command(tmp_path, "repro", "run", "--out", "out", *load, fault=fault)
-    verified(done, tmp_path / "out")
 
 
 @pytest.mark.slow

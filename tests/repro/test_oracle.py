@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.repro.made_up import finding
-from torchsan.records import Check, Kind, Severity, Stage
+from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.repro.oracle import same_finding
 
 
@@ -43,3 +43,21 @@ def test_an_operator_is_the_same_wherever_the_check_sees_it() -> None:
     seen = finding(**fields, stage=Stage.EAGER, evidence={"seen": {"eager": 1, "kernel": 2}})
     assert same_finding(finding(**fields, stage=Stage.KERNEL), seen)
     assert not same_finding(finding(**fields, stage=Stage.AOT), seen)
+
+
+def at(pattern: str, **fields: object) -> Finding:
+    return finding(evidence={"pattern": pattern}, **fields)
+
+
+def test_what_is_wrong_at_one_end_stays_there() -> None:
+    tail = at("the last 8 of 64 along dimension 1")
+    assert same_finding(tail, at("the last 2 of 10 along dimension 0"))
+    assert not same_finding(tail, at("all elements"))
+    assert not same_finding(tail, at("scattered"))
+    assert not same_finding(at("all of index 3 of dimension 0"), at("both edges of dimension 0"))
+
+
+def test_which_elements_are_wrong_for_their_values_sake_may_change() -> None:
+    assert same_finding(at("scattered"), at("all elements"))
+    assert same_finding(at("one element"), at("the first 2 of 4 along dimension 0"))
+    assert same_finding(at("the last 2 of 4", kind=Kind.NONDETERMINISTIC), at("scattered", kind=Kind.NONDETERMINISTIC))

@@ -11,7 +11,8 @@ import torch
 
 from tests.repro.made_up import call, exhibit, given, node
 from torchsan.records import Exhibit, Given
-from torchsan.repro.reduce import cut, reduce, resized
+from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped
+from torchsan.repro.reduce import reduce
 from torchsan.repro.trials import Stopped
 from torchsan.repro.values import Tensors
 from torchsan.store import Store
@@ -78,7 +79,7 @@ def test_a_node_whose_value_nobody_knows_stays() -> None:
 def test_one_wrong_operator_is_found_alone(tensors: Tensors) -> None:
     found = minimal(exhibit(), VALUES, tensors, lambda e: "add" in ops(e))
     assert ops(found) == ["add"]
-    assert found.inputs[0].size == (1, 1)
+    assert found.inputs[0].size == ()
 
 
 def test_two_operators_that_are_wrong_together_stay_together(tensors: Tensors) -> None:
@@ -143,3 +144,31 @@ def test_when_the_time_is_up_the_best_so_far_is_known(tensors: Tensors) -> None:
     with pytest.raises(Stopped):
         reduce(exhibit(), VALUES, tensors, Oracle(lambda e: "sin" in ops(e), most=4), best.append)  # type: ignore[arg-type]  # as above
     assert ops(best[-1]) == ["sin"]
+
+
+def test_dimensions_of_length_one_in_front_go() -> None:
+    e = exhibit(
+        nodes=(
+            call("sum", "aten.sum.dim_IntList", node("x"), [2]),
+            call("view", "aten.view.default", node("sum"), [1, 1, 4]),
+        ),
+        inputs=(given("x", 1, 1, 8),),
+        outputs=("view",),
+    )
+    assert leading_ones(e) == 2
+    as_they_are, shifted = (flattened(e, 2, shift=shift) for shift in (False, True))
+    assert (as_they_are.inputs[0].size, as_they_are.nodes[0].args[1]) == ((8,), [2])
+    assert (shifted.nodes[0].args[1], shifted.nodes[1].args[1]) == ([0], [4])
+    assert leading_ones(exhibit(inputs=(given("x", 1, 2), given("y", 2, 1)))) == 0
+
+
+def test_a_dtype_is_plain_unless_the_finding_needs_it(tensors: Tensors) -> None:
+    e = exhibit(
+        nodes=(call("to", "aten._to_copy.default", node("x"), dtype={"dtype": "bfloat16"}),),
+        inputs=(given("x", 4, 8, dtype="bfloat16", fill="randn 0"),),
+        outputs=("to",),
+    )
+    found = minimal(e, {}, tensors, lambda c: True)
+    assert (found.inputs[0].dtype, found.nodes[0].kwargs) == ("float32", {"dtype": {"dtype": "float32"}})
+    assert minimal(e, {}, tensors, lambda c: c.inputs[0].dtype == "bfloat16").nodes == e.nodes
+    assert retyped(e, "float16", "float32") == e

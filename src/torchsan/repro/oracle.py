@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchsan.records import Check, Finding, Severity, Stage
+from torchsan.records import Check, Finding, Kind, Severity, Stage
 
 __all__ = ["same_finding", "shows"]
+
+_PLACES = ("the last", "the first", "edges", "index")
 
 
 def shows(wanted: Finding, found: Iterable[Finding]) -> bool:
@@ -15,8 +17,10 @@ def shows(wanted: Finding, found: Iterable[Finding]) -> bool:
 
 
 def same_finding(wanted: Finding, found: Finding) -> bool:
-    """Whether two runs found the same: check, kind, stage, the pattern that fired, and an operator in common.
+    """Whether two runs found the same: check, kind, stage, the pass that fired, an operator in common, and the place.
 
+    What is wrong at the end, the start or the edges of a dimension, or at one index of it, has to stay so: a kernel
+    whose every element is wrong is another bug. Which elements are wrong for their values' sake may change.
     Kernels, buffers and graphs have other names in another program, and are not compared.
     """
     if (found.check, found.kind) != (wanted.check, wanted.kind) or _rank(found) < _rank(wanted):
@@ -25,9 +29,19 @@ def same_finding(wanted: Finding, found: Finding) -> bool:
         return False
     if wanted.pass_ is not None and not _passes(wanted.pass_) & _passes(found.pass_ or ""):
         return False
+    if _place(wanted) is not None and _place(found) != _place(wanted):
+        return False
     by_step = wanted.check is Check.STAGES and wanted.stage is not Stage.KERNEL
     # A step that was found by what it did to the whole graph names nodes of that graph.
     return by_step or not wanted.ops or bool(set(wanted.ops) & set(found.ops))
+
+
+def _place(finding: Finding) -> str | None:
+    """Which end of a tensor is wrong, as the pattern in the evidence has it; None if it is no particular place."""
+    pattern = str(finding.evidence.get("pattern", ""))
+    if finding.kind is Kind.NONDETERMINISTIC:
+        return None
+    return next((place for place in _PLACES if place in pattern), None)
 
 
 def _rank(finding: Finding) -> int:

@@ -1,23 +1,23 @@
-"""Makes a candidate smaller while it still shows the finding: configuration, nodes, values, sizes, strides.
+"""Makes a candidate smaller while it still shows the finding: configuration, nodes, values, sizes, strides, dtypes.
 
 Everything is a list of smaller candidates, the boldest first; the first that shows the finding is taken.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from torchsan.records import Exhibit, Given, OperatorCall
+from torchsan.records import Exhibit, Given
+from torchsan.repro.candidates import cut, elements, flattened, leading_ones, references, resized, retyped
 from torchsan.repro.trials import Trials
 from torchsan.repro.values import Tensors, contiguous_stride, is_uniform
 
-__all__ = ["cut", "reduce"]
+__all__ = ["reduce"]
 
 _MOST_SINGLES = 8
 _FEW_ELEMENTS = 65536
+_PLAIN_DTYPES = frozenset(["float32", "int64", "bool"])
 
 
 def reduce(
@@ -35,6 +35,8 @@ def reduce(
     reducer.sizes()
     reducer.layout()
     reducer.remaining_values()
+    reducer.dimensions()
+    reducer.dtypes()
     return reducer.now
 
 
@@ -56,8 +58,8 @@ class _Reducer:
 
     def _take(self, candidates: Iterable[Exhibit]) -> bool:
         # A cut that has to be given far more numbers than before is no reduction.
-        most = max(8 * _elements(self.now), _FEW_ELEMENTS)
-        found = self._trials.first(c for c in candidates if c != self.now and _elements(c) <= most)
+        most = max(8 * elements(self.now), _FEW_ELEMENTS)
+        found = self._trials.first(c for c in candidates if c != self.now and elements(c) <= most)
         if found is None:
             return False
         self.now = found
@@ -88,7 +90,7 @@ class _Reducer:
         suspects = set(self.now.suspects) & {n.name for n in self.now.nodes}
         if 0 < len(suspects) < len(self.now.nodes):
             # What the blamed ones are written for may matter too: it decides where they put their results.
-            users = {n.name for n in self.now.nodes if suspects & set(_references(n.args, n.kwargs))}
+            users = {n.name for n in self.now.nodes if suspects & set(references(n.args, n.kwargs))}
             self._take(cut(self.now, some, self._values) for some in (suspects, suspects | users))
         if len(self.now.outputs) > 1:
             self._take(cut(self.now, None, self._values, outputs=(o,)) for o in self.now.outputs[:_MOST_SINGLES])
@@ -157,105 +159,17 @@ class _Reducer:
             )
             self._take([replace(self.now, inputs=plain)])
 
+    def dimensions(self) -> None:
+        """No dimensions of length one in front."""
+        count = leading_ones(self.now)
+        if count:
+            self._take(flattened(self.now, count, shift=shift) for shift in (False, True))
+
+    def dtypes(self) -> None:
+        """float32 and int64, where the values are made up anyway."""
+        for dtype in sorted({g.dtype for g in self.now.inputs} - _PLAIN_DTYPES):
+            if not any(self._recorded(g) for g in self.now.inputs if g.dtype == dtype):
+                self._take([retyped(self.now, dtype, "int64" if "int" in dtype else "float32")])
+
     def _with(self, name: str, given: Given) -> Exhibit:
         return replace(self.now, inputs=tuple(given if g.name == name else g for g in self.now.inputs))
-
-
-def cut(
-    exhibit: Exhibit, keep: set[str] | None, values: Mapping[str, Given], outputs: tuple[str, ...] | None = None
-) -> Exhibit:
-    """Return the exhibit with only the nodes of `keep`, or those that `outputs` need.
-
-    What they need of others becomes an input with the value that the other has. Without that value the node stays.
-    """
-    wanted = exhibit.outputs if outputs is None else outputs
-    by_name = {n.name: n for n in exhibit.nodes}
-    kept = set(by_name) if keep is None else set(keep)
-    if keep is None:
-        kept = _needed(by_name, wanted)
-    while True:
-        needed = {name for n in kept for name in _references(by_name[n].args, by_name[n].kwargs)}
-        missing = {n for n in needed - kept if n in by_name and n not in values}
-        if not missing:
-            break
-        kept |= missing
-    nodes = tuple(n for n in exhibit.nodes if n.name in kept)
-    used = {name for n in nodes for name in _references(n.args, n.kwargs)}
-    results = tuple(o for o in wanted if o in kept) or tuple(n.name for n in nodes if n.name not in used)
-    results = results or tuple(o for o in wanted if o not in by_name)
-    inputs = [g for g in exhibit.inputs if g.name in used or g.name in results]
-    inputs += [values[n.name] for n in exhibit.nodes if n.name in used - kept]
-    names = {g.name for g in inputs}
-    earlier = exhibit.earlier if names <= {g.name for g in exhibit.inputs} else ()
-    return replace(
-        exhibit,
-        nodes=nodes,
-        outputs=results,
-        inputs=tuple(inputs),
-        suspects=tuple(s for s in exhibit.suspects if s in kept),
-        earlier=tuple(tuple(g for g in call if g.name in names) for call in earlier),
-    )
-
-
-def _elements(exhibit: Exhibit) -> int:
-    return sum(math.prod(g.size) for g in exhibit.inputs)
-
-
-def _needed(by_name: Mapping[str, OperatorCall], wanted: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    stack = [w for w in wanted if w in by_name]
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack += [r for r in _references(by_name[name].args, by_name[name].kwargs) if r in by_name]
-    return found
-
-
-def _references(*values: Any) -> Iterator[str]:
-    for value in values:
-        match value:
-            case {"node": str(name)} if len(value) == 1:
-                yield name
-            case dict():
-                yield from _references(*value.values())
-            case list() | tuple():
-                yield from _references(*value)
-
-
-def resized(exhibit: Exhibit, old: int, new: int) -> Exhibit:
-    """Return the exhibit with each dimension of length `old` made `new`; in lists of sizes among arguments, too.
-
-    Whether that makes sense the trial says.
-    """
-
-    def argument(value: Any, inside: bool = False) -> Any:
-        if isinstance(value, list | tuple):
-            return [argument(v, True) for v in value]
-        return new if inside and type(value) is int and value == old else value
-
-    def shorter(given: Given) -> Given:
-        size = tuple(new if n == old else n for n in given.size)
-        return (
-            given
-            if size == given.size or given.base is not None
-            else replace(given, size=size, stride=_like(given, size))
-        )
-
-    return replace(
-        exhibit,
-        inputs=tuple(shorter(g) for g in exhibit.inputs),
-        earlier=tuple(tuple(shorter(g) for g in call) for call in exhibit.earlier),
-        nodes=tuple(replace(n, args=tuple(argument(a) for a in n.args)) for n in exhibit.nodes),
-    )
-
-
-def _like(given: Given, size: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides without gaps in the order in which the input's dimensions lie in memory; broadcast ones stay so."""
-    strides, step = [0] * len(size), 1
-    for i in sorted(range(len(size)), key=lambda i: (given.stride[i], -i)):
-        if given.stride[i] == 0 and given.size[i] > 1:
-            continue
-        strides[i] = step
-        step *= max(size[i], 1)
-    return tuple(strides)

@@ -62,8 +62,9 @@ class Tensors:
         whole = self._get(given.stored)
         if given.base is not None:
             return whole
-        if whole.dtype != dtype_named(given.dtype) or whole.dim() != len(given.size):
+        if whole.dtype != dtype_named(given.dtype) or whole.dim() < len(given.size):
             raise UsageError(f"the stored values of {given.name} are of another shape", slug="malformed-record")
+        whole = whole[(0,) * (whole.dim() - len(given.size))]
         part = whole[tuple(slice(0, n) for n in given.size)]
         if part.shape != given.size:
             raise UsageError(f"the stored values of {given.name} are too few", slug="malformed-record")
