@@ -59,5 +59,6 @@ def test_what_is_wrong_at_one_end_stays_there() -> None:
 
 def test_which_elements_are_wrong_for_their_values_sake_may_change() -> None:
     assert same_finding(at("scattered"), at("all elements"))
+    assert same_finding(at("the last 63 of 64 along dimension 0"), at("all elements"))
     assert same_finding(at("one element"), at("the first 2 of 4 along dimension 0"))
     assert same_finding(at("the last 2 of 4", kind=Kind.NONDETERMINISTIC), at("scattered", kind=Kind.NONDETERMINISTIC))
