@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.repro.made_up import finding
-from torchsan.records import Check, Finding, Kind, Severity, Stage
-from torchsan.repro.oracle import same_finding
+from torchsan.records import Check, Direction, Finding, GraphId, GraphRef, Kind, Severity, Stage
+from torchsan.repro.oracle import find_same, same_finding
 
 
 def test_names_of_kernels_and_buffers_do_not_matter() -> None:
@@ -62,3 +62,12 @@ def test_which_elements_are_wrong_for_their_values_sake_may_change() -> None:
     assert same_finding(at("the last 63 of 64 along dimension 0"), at("all elements"))
     assert same_finding(at("one element"), at("the first 2 of 4 along dimension 0"))
     assert same_finding(at("the last 2 of 4", kind=Kind.NONDETERMINISTIC), at("scattered", kind=Kind.NONDETERMINISTIC))
+
+
+def test_a_kernel_that_writes_out_of_bounds_has_values_of_any_kind() -> None:
+    graph = GraphRef(id=GraphId(0), direction=Direction.INFERENCE)
+    values = finding(kind=Kind.NONDETERMINISTIC, kernel="k", graph=graph)
+    overflow = finding(kind=Kind.OUT_OF_BOUNDS_WRITE, check=Check.MEMORY, kernel="k", graph=graph)
+    assert find_same(finding(), [values, overflow]) is values
+    assert find_same(finding(), [values]) is None
+    assert find_same(finding(kind=Kind.LEAKED_BUFFER), [values, overflow]) is None

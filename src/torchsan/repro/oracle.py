@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
 from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.repro.exhibits import overflow_of
 
-__all__ = ["same_finding", "shows"]
+__all__ = ["find_same", "same_finding"]
+
+_OF_VALUES = frozenset([Kind.WRONG_VALUES, Kind.NON_FINITE, Kind.NONDETERMINISTIC])
 
 _END = re.compile(r"the (last|first) (\d+) of (\d+)")
 _PLACES = ("the last", "the first", "edges", "index")
 
 
-def shows(wanted: Finding, found: Iterable[Finding]) -> bool:
-    """Whether the wanted finding is among those of a trial."""
-    return any(same_finding(wanted, f) for f in found)
+def find_same(wanted: Finding, found: Sequence[Finding]) -> Finding | None:
+    """The wanted finding among those of a trial; None if it is not there.
+
+    What a kernel that writes out of bounds does to its values is another thing every time: wrong, not finite, or not
+    the same twice.
+    """
+    for f in found:
+        unsteady = {f.kind, wanted.kind} <= _OF_VALUES and overflow_of(f, found) is not None
+        if same_finding(wanted, replace(f, kind=wanted.kind) if unsteady else f):
+            return f
+    return None
 
 
 def same_finding(wanted: Finding, found: Finding) -> bool:

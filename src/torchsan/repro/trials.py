@@ -21,7 +21,7 @@ from typing import Any
 from torchsan.errors import InternalError, RecordingError, TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, decode, encode
-from torchsan.repro.oracle import shows
+from torchsan.repro.oracle import find_same
 
 __all__ = ["Stopped", "Trials", "Zygote", "environment", "key_of", "zygote"]
 
@@ -201,7 +201,7 @@ class Trials:
         except RecordingError:
             return False, answer["seconds"]
         # A crash after the finding does not take it back; one without it is another failure.
-        return not answer["timeout"] and shows(self._finding, findings), answer["seconds"]
+        return not answer["timeout"] and find_same(self._finding, findings) is not None, answer["seconds"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         limit = max(1.0, min(self._limit, self._deadline - time.monotonic()))

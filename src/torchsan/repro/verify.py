@@ -18,7 +18,7 @@ from torchsan.recording import Reader, finalize
 from torchsan.records import Check, Finding
 from torchsan.repro.endings import shows_by_itself
 from torchsan.repro.loads import Loads
-from torchsan.repro.oracle import same_finding
+from torchsan.repro.oracle import find_same
 from torchsan.repro.trials import environment
 
 __all__ = ["Verdict", "verify"]
@@ -78,7 +78,7 @@ def _under_torchsan(
     )
     with suppress(RecordingError):
         finalize(folder / "recording", None)
-        return next((f for f in Reader(folder / "recording").findings() if same_finding(finding, f)), None)
+        return find_same(finding, Reader(folder / "recording").findings())
     return None
 
 
