@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
+from torchsan.instruments.timing import Timer
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
 from torchsan.torch_internals import check_version
@@ -25,7 +26,7 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    observers = tuple(observers)
+    observers = (*observers, Timer(writer, options.calls))
     with ExitStack() as stack:
         if options.watch is not Watch.OFF:
             watcher = Watcher(writer, options)

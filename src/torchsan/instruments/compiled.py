@@ -15,7 +15,7 @@ from torchsan.instruments.program.liveness import Liveness
 from torchsan.instruments.program.model import Alias
 from torchsan.instruments.program.rewrite import probed_functions
 from torchsan.instruments.program.schemas import mutated_arguments
-from torchsan.instruments.provenance import buffers_of_launches, operator_name, source_lines
+from torchsan.instruments.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
 from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 
@@ -76,6 +76,7 @@ class _Instrument:
             results=compile_.results,
         )
         self._writer.graph(record)
+        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
         self._report_gaps(program)
         willing = tuple(o for o in self._observers if self._show(o, program))
         self._probe(program, compile_, willing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -74,7 +75,7 @@ class Entry:
 class Frame:
     """One function of the program, running. The methods are what the probes call."""
 
-    __slots__ = ("_failed", "_function", "_launches", "_probed", "_program", "_steps", "_watches")
+    __slots__ = ("_failed", "_function", "_launched", "_launches", "_probed", "_program", "_steps", "_watches")
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Frame:
         self._watches = watches
         self._failed = failed
         self._steps: tuple[Step, ...] = tuple(program.model.functions[function].walk())
+        self._launched = 0.0
         self._launches: dict[int, Launch] = {x.nth: x for x in self._steps if isinstance(x, Launch)}
 
     def run(self, original: Callable[..., Any], args: Any) -> Any:
@@ -123,9 +125,12 @@ class Frame:
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
+        self._launched = time.perf_counter()
 
     def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
+        seconds = time.perf_counter() - self._launched
         launch = self._launches[nth]
+        self.tell("timed", self._function, launch, seconds)
         self.tell("repeatable", self._function, launch, again)
         names = dict.fromkeys([*launch.operands, *launch.writes])
         self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))

@@ -72,6 +72,9 @@ class CallWatch:
     def before(self, function: str, launch: Launch, values: Values) -> None:
         """`launch` is about to run; `values` are its operands, outputs not yet written among them."""
 
+    def timed(self, function: str, launch: Launch, seconds: float) -> None:
+        """`launch` has run, and took so long. Comes before `repeatable`."""
+
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
         """`launch` has run; until the next probe `again` runs it once more. Comes before `after`.
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsan.instruments.program.model import Alias, Function, Launch
-from torchsan.records import KernelKind, SourceLine
+from torchsan.records import GraphNodes, GraphRef, KernelKind, NodeRecord, SourceLine
 
 if TYPE_CHECKING:
     import torch.fx
 
-    from torchsan.torch_internals import Buffer
+    from torchsan.torch_internals import Buffer, LoweredGraph
 
-__all__ = ["buffers_of_launches", "operator_name", "settled_nodes", "source_lines"]
+__all__ = ["buffers_of_launches", "graph_nodes", "operator_name", "settled_nodes", "source_lines"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
 _NOT_THE_USERS = tuple(
@@ -110,6 +110,34 @@ def operator_name(node: torch.fx.Node) -> str | None:
         return None
     name = str(node.target)
     return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
+
+
+def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:
+    """The nodes of a compiled graph and of its subgraphs, with the lines that they came from."""
+    sources: dict[SourceLine, int] = {}
+    nodes = []
+    for graph in graphs:
+        for node in graph.module.graph.nodes:
+            line = next(iter(_source_line(node.meta)), None)
+            nodes.append(
+                NodeRecord(
+                    name=node.name,
+                    op=(operator_name(node) or str(node.target)) if node.op.startswith("call_") else node.op,
+                    inputs=tuple(parent.name for parent in node.all_input_nodes),
+                    type=_type_name(node.meta.get("val")),
+                    source=sources.setdefault(line, len(sources)) if line is not None else None,
+                    function=graph.function,
+                )
+            )
+    return GraphNodes(graph=ref.id, direction=ref.direction, nodes=tuple(nodes), sources=tuple(sources))
+
+
+def _type_name(value: Any) -> str:
+    """`float32[4, 8]` of a tensor, with symbols for sizes that are not known; empty of anything else."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or shape is None:
+        return ""
+    return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
 
 
 def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:

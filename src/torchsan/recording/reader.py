@@ -72,6 +72,10 @@ class Reader:
         """What was looked at."""
         return self._state.coverage
 
+    def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
+        """The buffers of a graph that were checked."""
+        return frozenset(name for id_, d, name in self._state.checked if (id_, d) == (graph, direction))
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
         return [body for k, body in self._others if k == kind]

@@ -12,18 +12,26 @@ from torchsan.records.finding import (
     Skipped,
     Stage,
 )
+from torchsan.records.memory import BufferLife, BytesByLine, MemoryCall, NamedBytes
 from torchsan.records.program import (
+    CallTimes,
     Direction,
     GraphId,
+    GraphNodes,
     GraphRecord,
     KernelKind,
     KernelRecord,
+    LaunchTime,
+    NodeRecord,
     SourceLine,
 )
 from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary
 from torchsan.records.watched import Watched
 
 __all__ = [
+    "BufferLife",
+    "BytesByLine",
+    "CallTimes",
     "Check",
     "Comparison",
     "Coverage",
@@ -32,11 +40,16 @@ __all__ = [
     "Finding",
     "Given",
     "GraphId",
+    "GraphNodes",
     "GraphRecord",
     "GraphRef",
     "KernelKind",
     "KernelRecord",
     "Kind",
+    "LaunchTime",
+    "MemoryCall",
+    "NamedBytes",
+    "NodeRecord",
     "OperatorCall",
     "Scalar",
     "Severity",

@@ -69,3 +69,53 @@ class GraphRecord:
     def label(self) -> str:
         """The graph as people write it, such as `0 forward`."""
         return f"{self.id} {self.direction}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """One node of an FX graph. `op` is what it calls, or `placeholder`, `get_attr`, `output`.
+
+    `type` is its value as `float32[4, 8]`, empty if it is no tensor. `source` is a position in the lines of its
+    GraphNodes. `function` is `call`, or the subgraph that the node is in.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    type: str = ""
+    source: int | None = None
+    function: str = "call"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNodes:
+    """The nodes of one compiled graph, in the order of the graph, and the lines of source that they came from."""
+
+    graph: GraphId
+    direction: Direction
+    nodes: tuple[NodeRecord, ...] = ()
+    sources: tuple[SourceLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTime:
+    """How often one call launched the kernel at site `nth`, how long that took in all, and what it read and wrote.
+
+    `seconds` is the time until the launch came back: on a device that works by itself, that of launching.
+    """
+
+    nth: int
+    launches: int
+    seconds: float
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTimes:
+    """One call of a compiled graph, launch by launch in the order of their first."""
+
+    graph: GraphId
+    direction: Direction
+    call: int
+    launches: tuple[LaunchTime, ...] = ()

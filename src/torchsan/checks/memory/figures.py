@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 from torchsan.checks.memory.ledger import Block, Origin
 from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.records import BufferLife, BytesByLine, Direction, GraphId, MemoryCall, NamedBytes, encode
 
 __all__ = ["Figures"]
 
 _AT_PEAK = 20
 _POINTS = 2000
+_LIVES = 2000
+
+
+@dataclass(slots=True)
+class _Life:
+    """A BufferLife that is not over."""
+
+    buffer: str
+    bytes: int
+    born: int
+    module: str
+    freed: int | None = None
+    died: int | None = None
 
 
 class Figures:
@@ -28,6 +44,9 @@ class Figures:
         self.returned = 0
         self._at_peak: list[Block] = []
         self._timeline: list[tuple[int, int, int]] = []
+        self._lives: list[_Life] = []
+        # By storage, not by block: a block holds the guard zones of its storage, which must go when that goes.
+        self._life_of: dict[int, _Life] = {}
 
     def born(self, block: Block) -> None:
         """A storage is new in this call."""
@@ -35,6 +54,11 @@ class Figures:
             self.given += block.nbytes
             return
         self._live[block.ref.key] = block
+        if len(self._lives) < _LIVES:
+            source = self._plan.sources.get((block.function, block.name))
+            life = _Life(block.name, block.nbytes, len(self._timeline), source.module if source is not None else "")
+            self._lives.append(life)
+            self._life_of[block.ref.key] = life
         self.allocated += block.nbytes
         self.planned += block.nbytes
         self.actual += block.nbytes
@@ -49,6 +73,9 @@ class Figures:
             block.bytes_planned = False
             self._keep_peak()
             self.planned -= block.nbytes
+            life = self._life_of.get(block.ref.key)
+            if life is not None:
+                life.freed = len(self._timeline)
 
     def died(self, block: Block) -> None:
         """A storage is gone."""
@@ -57,6 +84,9 @@ class Figures:
             self._keep_peak()
             self.actual -= block.nbytes
             self._live.pop(block.ref.key, None)
+            life = self._life_of.pop(block.ref.key, None)
+            if life is not None:
+                life.died = len(self._timeline)
 
     def step(self, line: int) -> None:
         """The statement at this line of the generated program has run."""
@@ -75,20 +105,23 @@ class Figures:
         for block in largest:
             source = self._plan.sources.get((block.function, block.name))
             by_line[(source.file, source.line, source.module) if source else ("", 0, "")] += block.nbytes
-        return {
-            "graph": graph,
-            "direction": direction,
-            "call": call,
-            "given": self.given,
-            "allocated": self.allocated,
-            "planned_peak": self.planned_peak,
-            "peak": self.peak,
-            "saved": self.saved,
-            "returned": self.returned,
-            "at_peak": [{"buffer": b.name, "bytes": b.nbytes} for b in largest[:_AT_PEAK]],
-            "by_source": [
-                {"file": file, "line": line, "module": module, "bytes": n}
+        call_ = MemoryCall(
+            graph=GraphId(graph),
+            direction=Direction(direction),
+            call=call,
+            given=self.given,
+            allocated=self.allocated,
+            planned_peak=self.planned_peak,
+            peak=self.peak,
+            saved=self.saved,
+            returned=self.returned,
+            at_peak=tuple(NamedBytes(buffer=b.name, bytes=b.nbytes) for b in largest[:_AT_PEAK]),
+            by_source=tuple(
+                BytesByLine(file=file, line=line, module=module, bytes=n)
                 for (file, line, module), n in sorted(by_line.items(), key=lambda item: -item[1])
-            ],
-            "timeline": [list(point) for point in self._timeline],
-        }
+            ),
+            timeline=tuple(self._timeline),
+            lives=tuple(BufferLife(**dataclasses.asdict(life)) for life in self._lives),
+        )
+        body: dict[str, Any] = encode(call_)
+        return body

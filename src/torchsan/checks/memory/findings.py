@@ -78,7 +78,7 @@ class Reporter:
                 ops=kernel.ops if kernel is not None else (),
                 source=source or (kernel.source if kernel is not None else (own,) if own is not None else ()),
                 message=message,
-                evidence=evidence or {},
+                evidence={**(evidence or {}), **({"launch": launch.nth} if launch is not None else {})},
             )
         )
         self._exhibits.keep(finding, partial(exhibit_of_call, program, given), program)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.checks.picture import item, picture_of
 from torchsan.checks.stages.compare import Difference
 from torchsan.checks.stages.rungs import Rung
 from torchsan.checks.values.evidence import pattern_of
@@ -90,19 +91,16 @@ def values_of(difference: Difference) -> dict[str, Any]:
         "shape": list(actual.shape),
         "dtype": str(actual.dtype).removeprefix("torch."),
         "first_bad": list(index),
-        "compiled": _item(actual[index]),
-        "eager": _item(expected[index]),
+        "compiled": item(actual[index]),
+        "eager": item(expected[index]),
         "float64": _at(judgement, index),
         "pattern": pattern_of(bad),
+        "picture": picture_of(bad, actual, expected, judgement.centre, judgement.width),
     }
 
 
 def _at(judgement: Judgement, index: tuple[int, ...]) -> Any:
-    return _item(judgement.centre[index]) if judgement.centre is not None else None
-
-
-def _item(t: torch.Tensor) -> Any:
-    return t.to(torch.float64).item() if t.is_floating_point() else t.item()
+    return item(judgement.centre[index]) if judgement.centre is not None else None
 
 
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.plan import LaunchPlan, Target
 from torchsan.checks.values.repetition import other_bits
 from torchsan.instruments.observer import CompiledProgram
@@ -78,11 +79,12 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         "shape": list(bad.shape),
         "dtype": str(unsteady.first.dtype).removeprefix("torch."),
         "first_bad": list(index),
-        "first": _item(unsteady.first[index]),
-        "second": _item(unsteady.second[index]),
+        "first": item(unsteady.first[index]),
+        "second": item(unsteady.second[index]),
         "eager_repeats": unsteady.eager,
         "rounding_explains": unsteady.rounding,
         "pattern": pattern_of(bad),
+        "picture": picture_of(bad, unsteady.first, unsteady.second),
     }
     explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
     repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
@@ -151,6 +153,7 @@ def _report(
     message: str,
     evidence: dict[str, Any],
 ) -> Finding:
+    evidence["launch"] = launch.nth
     return Finding(
         kind=kind,
         severity=severity,
@@ -216,11 +219,12 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
         "shape": list(actual.shape),
         "dtype": str(actual.dtype).removeprefix("torch."),
         "first_bad": list(index),
-        "compiled": _item(actual[index]),
-        "eager": _item(eager[index]),
-        "float64": _item(centre[index]),
-        "allowed": _item(width[index]),
+        "compiled": item(actual[index]),
+        "eager": item(eager[index]),
+        "float64": item(centre[index]),
+        "allowed": item(width[index]),
         "pattern": pattern_of(bad),
+        "picture": picture_of(bad, actual, eager, centre, width),
     }
 
 
@@ -232,9 +236,9 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
         sizes = list(zip(reversed(t.shape), reversed(wrong.actual.shape), strict=False))
         if t.dim() <= wrong.actual.dim() and all(size in (1, wanted) for size, wanted in sizes):
             at = [i if size > 1 else 0 for i, size in zip(index[len(index) - t.dim() :], t.shape, strict=True)]
-            yield {"name": name, "at": at, "value": _item(t[tuple(at)])}
+            yield {"name": name, "at": at, "value": item(t[tuple(at)])}
         elif not t.is_complex():
-            low, high = (_item(v) for v in (t.to(torch.float64) if t.is_floating_point() else t.long()).aminmax())
+            low, high = (item(v) for v in (t.to(torch.float64) if t.is_floating_point() else t.long()).aminmax())
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
@@ -260,10 +264,6 @@ def _text(evidence: dict[str, Any]) -> Iterator[str]:
 
 def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _item(t: torch.Tensor) -> Any:
-    return t.to(torch.float64).item() if t.is_floating_point() else t.item()
 
 
 def pattern_of(bad: torch.Tensor) -> str:

@@ -1,0 +1,70 @@
+"""How long each launch takes, and how many bytes it reads and writes; so that a report can show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer, Values
+from torchsan.records import CallTimes, LaunchTime
+
+if TYPE_CHECKING:
+    from torchsan.instruments.program import Launch
+    from torchsan.recording import Writer
+
+__all__ = ["Timer"]
+
+
+class Timer(Observer):
+    """Times the launches of the calls that the checks look at."""
+
+    name = "times"
+
+    def __init__(self, writer: Writer, calls: int | None) -> None:
+        """`calls` is how many calls of each graph are timed; None for all."""
+        self._writer = writer
+        self._limit = calls
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        return _Call(self._writer, program, call) if self._limit is None or call < self._limit else None
+
+
+@dataclass(slots=True)
+class _Sum:
+    launches: int = 0
+    seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+
+
+class _Call(CallWatch):
+    def __init__(self, writer: Writer, program: CompiledProgram, call: int) -> None:
+        self._writer = writer
+        self._ref = program.ref
+        self._call = call
+        self._sums: dict[int, _Sum] = {}
+
+    def timed(self, function: str, launch: Launch, seconds: float) -> None:
+        total = self._sums.setdefault(launch.nth, _Sum())
+        total.launches += 1
+        total.seconds += seconds
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        total = self._sums[launch.nth]
+        total.read += sum(_bytes(values[name]) for name in launch.reads)
+        total.written += sum(_bytes(values[name]) for name in launch.writes)
+
+    def close(self, error: BaseException | None) -> None:
+        launches = tuple(
+            LaunchTime(nth=nth, launches=s.launches, seconds=s.seconds, bytes_read=s.read, bytes_written=s.written)
+            for nth, s in self._sums.items()
+        )
+        times = CallTimes(graph=self._ref.id, direction=self._ref.direction, call=self._call, launches=launches)
+        self._writer.event("times", {"times": times})
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, tuple | list):
+        return sum(map(_bytes, value))
+    # Not `nbytes`, which sparse tensors refuse.
+    return int(value.numel() * value.element_size()) if hasattr(value, "element_size") else 0
