@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -41,7 +42,7 @@ def _map(bad: torch.Tensor) -> dict[str, Any]:
     down = _edges(height, _CELLS)
     across = _edges(width, _CELLS if height > 1 else _CELLS_IN_A_ROW)
     cells: list[int] = []
-    for top, bottom in zip(down, down[1:], strict=False):
+    for top, bottom in itertools.pairwise(down):
         # Row by row, because a sum over the whole would need eight times the memory of the tensor.
         total = torch.nn.functional.pad(matrix[top:bottom].sum(0).cumsum(0), (1, 0))
         cells += (total[across[1:]] - total[across[:-1]]).tolist()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torchsan.errors import UsageError
 from torchsan.recording import Reader
+from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.terminal import print_report
 from torchsan.report.verdict import verdict
@@ -26,12 +26,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
     if args.html is not None:
-        raise UsageError("--html is not available in this version of torchsan", slug="not-available")
+        check_html_target(args.html)
     if args.json is not None:
         check_json_target(args.json)
     recording = Reader(args.recording)
     if args.json is not None:
         write_json(recording, args.json)
-    if args.json != "-":
+    if args.html is not None:
+        write_html(recording, args.html)
+    if "-" not in (args.json, args.html):
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
     return verdict(recording).exit

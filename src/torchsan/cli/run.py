@@ -92,7 +92,9 @@ def _command(args: argparse.Namespace) -> list[str]:
 def _check(options: Options, command: list[str]) -> None:
     """Raise UsageError for what cannot work, before anything runs."""
     if options.html is not None:
-        raise UsageError("--html is not available in this version of torchsan", slug="not-available")
+        from torchsan.report.html import check_html_target
+
+        check_html_target(options.html)
     if options.json is not None:
         from torchsan.report.json_report import check_json_target
 
@@ -134,6 +136,10 @@ def _report(folder: Path, options: Options, program: Program) -> int:
         print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     if options.json is not None:
         write_json(recording, options.json)
+    if options.html is not None:
+        from torchsan.report.html import write_html
+
+        write_html(recording, options.html)
     return verdict(recording).exit
 
 

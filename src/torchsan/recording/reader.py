@@ -14,6 +14,7 @@ from torchsan.recording.state import Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
 
 _MAX_ARTIFACT = 256 * 2**20
+_ARTIFACT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +86,16 @@ class Reader:
         """The folder of the tensor store."""
         return self.path / TENSORS
 
+    def artifacts(self) -> list[str]:
+        """The names of the texts that the recording has, in their order."""
+        try:
+            return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if _ARTIFACT.fullmatch(entry.name))
+        except OSError:
+            return []
+
     def artifact(self, name: str) -> str:
         """Return the text kept under `name`; raise RecordingError for a name or a file that is not one of ours."""
-        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
+        if not _ARTIFACT.fullmatch(name):
             raise RecordingError(f"{name!r:.100} is no name of an artifact", slug="malformed-record")
         folder = self.path / ARTIFACTS
         try:

@@ -7,6 +7,7 @@ Triton: `name = async_compile.triton('name', '''… def name(in_ptr0, out_ptr1, 
 from __future__ import annotations
 
 import ast
+import dataclasses
 from typing import Any
 
 from torchsan.instruments.program.model import KernelDef
@@ -23,14 +24,17 @@ def kernel_definitions(tree: ast.Module) -> dict[str, KernelDef]:
                 targets=[ast.Name(id=name)],
                 value=ast.Call(func=ast.Attribute(value=ast.Name(id="async_compile"), attr=language), args=args),
             ):
-                kernel = _definition(name, language, args)
+                text = next(
+                    (a for a in reversed(args) if isinstance(a, ast.Constant) and isinstance(a.value, str)), None
+                )
+                kernel = _definition(name, language, args, str(text.value) if text is not None else "")
                 if kernel is not None:
-                    kernels[name] = kernel
+                    lines = (text.lineno, text.end_lineno or text.lineno) if text is not None else (0, 0)
+                    kernels[name] = dataclasses.replace(kernel, lines=lines)
     return kernels
 
 
-def _definition(name: str, language: str, args: list[ast.expr]) -> KernelDef | None:
-    source = next((a.value for a in reversed(args) if isinstance(a, ast.Constant) and isinstance(a.value, str)), "")
+def _definition(name: str, language: str, args: list[ast.expr], source: str) -> KernelDef | None:
     match language:
         case "cpp_pybinding" if args and isinstance(args[0], ast.List):
             types = [e.value for e in args[0].elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]

@@ -36,6 +36,8 @@ class KernelDef:
     """For each parameter: True if the kernel writes it, False if it only reads it, None for a number."""
     reads: tuple[bool, ...]
     source: str = field(repr=False)
+    lines: tuple[int, int] = (0, 0)
+    """The first and the last line of the wrapper that hold the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
