@@ -26,7 +26,11 @@ test: $(STAMP)  ## the tests, except the long ones
 	@echo "== running the tests"
 	@$(PYTEST)
 
+# The page of `--html` is tested in a real browser: the system's Chromium, or else Playwright's.
 test-all: $(STAMP)  ## all tests, also those marked slow
+	@test -n "$$TORCHSAN_CHROMIUM" || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null \
+		|| $(BIN)/playwright install chromium \
+		|| echo "== no browser, so its tests are skipped: install Chromium, or set TORCHSAN_CHROMIUM to the path of one"
 	@echo "== running all tests"
 	@$(PYTEST) -m ""
 

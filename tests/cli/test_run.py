@@ -72,7 +72,7 @@ def test_json_can_go_to_stdout_after_the_program(cli: Run) -> None:
         (["run", "--out", "ok.py", "ok.py"], "is a file"),
         (["run", "--out", "/proc/nothing/here", "ok.py"], "cannot write a recording"),
         (["run", "--json", "no/such/folder.json", "ok.py"], "cannot write --json"),
-        (["run", "--html", "x.html", "ok.py"], "not available"),
+        (["run", "--html", "missing/x.html", "ok.py"], "cannot write --html"),
         (["report", "ok.py"], "no recording at"),
         (["report", "missing"], "no recording at"),
         (["report"], "required: RECORDING"),

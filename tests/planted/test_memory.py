@@ -365,6 +365,6 @@ def test_an_operator_that_resizes_what_it_is_given(operators: Any) -> None:
     _define(operators, "change(Tensor(a!) x) -> ()", change)
     findings = errors(run(with_mutation))
     assert [(f.kind, f.kernel) for f in findings] == [(Kind.UNEXPECTED_ALLOCATION, "torch.ops.planted.change.default")]
-    assert findings[0].evidence == {"planned": 256, "actual": 4096}
+    assert findings[0].evidence == {"planned": 256, "actual": 4096, "launch": 1}
     grow.clear()
     assert run(with_mutation) == []

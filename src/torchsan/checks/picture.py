@@ -36,8 +36,12 @@ def picture_of(
 
 
 def _map(bad: torch.Tensor) -> dict[str, Any]:
-    """Bad elements counted in a grid: the last dimension across, all others down; one row for a vector."""
-    matrix = bad.reshape(-1, bad.shape[-1]) if bad.dim() > 1 else bad.reshape(1, -1)
+    """Bad elements counted in a grid: the last dimension across, all others down; one row for a vector.
+
+    Dimensions of size 1 do not count.
+    """
+    sizes = [n for n in bad.shape if n != 1]
+    matrix = bad.reshape(-1, sizes[-1]) if len(sizes) > 1 else bad.reshape(1, -1)
     height, width = matrix.shape
     down = _edges(height, _CELLS)
     across = _edges(width, _CELLS if height > 1 else _CELLS_IN_A_ROW)

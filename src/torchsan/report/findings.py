@@ -72,7 +72,7 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
             yield Line(f"    {clean(line)}")
         return
     for name, value in evidence.items():
-        if name == "picture":  # For reports that draw.
+        if name in ("picture", "launch"):  # For reports that draw.
             continue
         yield from _field(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 

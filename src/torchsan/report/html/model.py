@@ -40,10 +40,11 @@ def build(recording: Reader) -> Model:
     artifacts = Artifacts(texts)
     graphs = recording.graphs()
     positions: dict[GraphKey, int] = {(g.id, g.direction.value): i for i, g in enumerate(graphs)}
-    values = [decode(Watched, body.get("watched")) for body in recording.events("watched")]
+    watched = recording.events("watched")
+    values = [decode(Watched, body.get("watched")) for body in watched[:MOST_VALUES]]
     parts: dict[str, Any] = {}
     shown = _graphs(recording, values, lines, artifacts, texts, parts)
-    parts["values"] = values_part(values, positions)
+    parts["values"] = values_part(values, positions, len(watched))
     memory = memory_part(recording, positions, lines)
     parts["memory"] = memory
     findings = [_finding(f, graphs, positions, lines) for f in recording.findings()]
@@ -61,7 +62,7 @@ def build(recording: Reader) -> Model:
         "files": lines.names(),
         "artifacts": artifacts.found,
         "memory": {"calls": len(memory)},
-        "values": {"all": len(values), "shown": min(len(values), MOST_VALUES)},
+        "values": {"all": len(watched), "shown": len(values)},
     }
     return Model(index=index, parts=parts | texts.parts)
 
@@ -122,7 +123,7 @@ def _finding(
         "nodes": names,
         "ops": [cut(n, 200) for n in finding.ops[:100]],
         "source": lines.numbers(finding.source[:50]),
-        "message": cut(finding.message, 4000),
+        "message": cut(finding.message, 1500),
         **evidence_model(finding.evidence),
     }
 

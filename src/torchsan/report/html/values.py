@@ -12,6 +12,7 @@ from torchsan.report.html.program import GraphKey
 __all__ = ["MOST_VALUES", "values_part"]
 
 MOST_VALUES = 100_000
+"""What a page takes along; the rest is in the recording."""
 
 _NUMBERS = ("minimum", "maximum", "mean", "std")
 _COUNTS = ("count", "nan", "posinf", "neginf", "zeros", "subnormals")
@@ -27,32 +28,31 @@ class _Names:
         return self.texts.setdefault(cut(text, 300), len(self.texts))
 
 
-def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int]) -> dict[str, Any]:
-    """Return the values in the order in which they were seen, column by column.
+def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int], watched: int) -> dict[str, Any]:
+    """Return the values in the order in which they were seen, column by column; `watched` is how many there were.
 
     `graph` is a position in the page's graphs, -1 for probes; texts are positions in `texts`.
     """
     text = _Names()
-    shown = values[:MOST_VALUES]
-    summaries = [w.summary for w in shown]
+    summaries = [w.summary for w in values]
     columns: dict[str, list[Any]] = {
-        "graph": [_graph(w, graphs) for w in shown],
-        "call": [w.call for w in shown],
-        "launch": [w.launch for w in shown],
-        "site": [w.site for w in shown],
-        "after": [int(w.phase == "after") for w in shown],
-        "kernel": [text(w.kernel) for w in shown],
-        "name": [text(w.name) for w in shown],
-        "node": [text(w.node or "") for w in shown],
+        "graph": [_graph(w, graphs) for w in values],
+        "call": [w.call for w in values],
+        "launch": [w.launch for w in values],
+        "site": [w.site for w in values],
+        "after": [int(w.phase == "after") for w in values],
+        "kernel": [text(w.kernel) for w in values],
+        "name": [text(w.name) for w in values],
+        "node": [text(w.node or "") for w in values],
         "type": [text(_type(s)) for s in summaries],
-        "note": [text(_note(w)) for w in shown],
+        "note": [text(_note(w)) for w in values],
         "elements": [_elements(s) for s in summaries],
     }
     for name in _NUMBERS:
         columns[name] = [number(getattr(s, name), 6) if s is not None else None for s in summaries]
     for name in _COUNTS:
         columns[name] = [number(getattr(s, name)) if s is not None else None for s in summaries]
-    return {"texts": list(text.texts), "columns": columns, "all": len(values)}
+    return {"texts": list(text.texts), "columns": columns, "all": watched}
 
 
 def _graph(w: Watched, graphs: dict[GraphKey, int]) -> int:

@@ -6,7 +6,7 @@ const VIEWS = [
 ];
 const KEYS = [
   ["1 … 6", "the views, from Verdict to Artifacts"], ["← →", "in a chart: the step or value before and after; in the list of views: the view beside it"],
-  ["j k", "the next and the previous item of a list"], ["Enter", "opens it"], ["/", "search all names; ↑ ↓ choose, Enter opens, Esc leaves"],
+  ["j k", "the next and the previous item of a list; Enter opens it"], ["/", "search all names; ↑ ↓ choose, Enter opens, Esc leaves"],
   ["b", "back to where you were"], ["t", "light or dark"], ["?", "this list"], ["Esc", "closes it"],
 ];
 const main = document.getElementById("view");

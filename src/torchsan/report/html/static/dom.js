@@ -90,7 +90,9 @@ function seconds(s) {
 // Numbers that JSON does not have come as texts.
 function short(value, digits = 6) {
   if (typeof value !== "number") return value === null || value === undefined ? "–" : String(value);
-  return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : String(Number(value.toPrecision(digits)));
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  const rounded = Number(value.toPrecision(digits));
+  return Math.abs(rounded) < 1e-3 ? rounded.toExponential() : String(rounded);
 }
 
 const VERDICTS = {

@@ -24,12 +24,12 @@ function findingPage(f) {
     ["kernel", f.kernel && (f.launch === null ? code(f.kernel) : link(kernelRoute(graph, f.launch), code(f.kernel), ` #${f.launch}`))],
     ["buffer", f.buffer && code(f.buffer)],
     ["operators", f.ops.length ? f.ops.join(", ") : null],
-    ["line", f.source.length ? lineText(f.source[0]) : null],
   ];
   return [
     h("h2", {}, badge(f.severity, f.severity), ` ${f.id}: ${f.kind}`),
     f.message.split("\n").map((line) => h("p", { class: "lead" }, line)),
-    h("div", { class: "pairs" }, facts(place)),
+    h("dl", { class: "place" }, place.filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    f.source.length ? h("p", {}, lineText(f.source[0])) : null,
     f.text.length ? h("ul", { class: "evidence" }, f.text.map((line) => h("li", {}, line))) : null,
     pictures(f),
     restOf(f.rest),

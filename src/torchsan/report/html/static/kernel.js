@@ -5,13 +5,15 @@ function chainOf(wanted) {
   const nodes = wanted.graph === null ? Promise.resolve([]) : part(`nodes-${wanted.graph}`);
   return later(nodes, (known) => {
     const by_name = new Map(known.map((node) => [node[0], node]));
+    // Suspicion that falls on every node says nothing.
+    const suspects = wanted.nodes.every((name) => wanted.suspects.has(name)) ? new Set() : wanted.suspects;
     const mine = wanted.nodes.map((name) => by_name.get(name) || [name, "", "", [], null, 0]);
     const lines = new Map();
     for (const number of [...wanted.source, ...mine.map((node) => node[4])]) if (number !== null) addLine(lines, number);
     for (const node of mine) if (node[4] !== null) lines.get(lineKey(node[4])).nodes.add(node[0]);
     const columns = h("div", { class: "columns" },
       h("section", { "aria-label": "Generated kernel" }, h("h3", {}, "Generated kernel"), kernelSource(wanted)),
-      h("section", { "aria-label": "FX nodes" }, h("h3", {}, `FX nodes (${mine.length})`), nodeList(wanted, mine)),
+      h("section", { "aria-label": "FX nodes" }, h("h3", {}, `FX nodes (${mine.length})`), nodeList(wanted.graph, mine, suspects)),
       h("section", { "aria-label": "Your source" }, h("h3", {}, "Your source"), lineList(lines)));
     const light = (event) => {
       const item = event.target.closest ? event.target.closest("[data-node], [data-key]") : null;
@@ -41,9 +43,22 @@ function addLine(lines, number) {
   if (!entry.text) entry.text = line.text;
 }
 
+// What is about nodes and no kernel, as a graph pass is, still ends up in some kernel.
+function computing(graph, nodes) {
+  const wanted = new Set(nodes);
+  const shared = (k) => k.nodes.filter((name) => wanted.has(name)).length;
+  const best = graph.kernels.reduce((a, b) => (a && shared(a) >= shared(b) ? a : b), null);
+  return best && shared(best) ? best : null;
+}
+
 function kernelSource(wanted) {
   if (wanted.graph === null) return h("p", { class: "dim" }, "The finding is about no compiled graph.");
   const graph = index.graphs[wanted.graph];
+  const found = wanted.kernel ? null : computing(graph, wanted.nodes);
+  if (found) {
+    return [h("p", { class: "dim" }, "No single kernel is to blame; this one computes the nodes: ", link(kernelRoute(wanted.graph, found.nth), breakable(`${found.name} #${found.nth}`))),
+      kernelSource({ ...wanted, kernel: found.name, nth: found.nth })];
+  }
   const artifact = wanted.kernel && Object.hasOwn(graph.definitions, wanted.kernel) ? graph.definitions[wanted.kernel] : undefined;
   if (artifact !== undefined) {
     return [h("p", {}, link(to("artifacts", artifact), wanted.kernel)), artifactSource(artifact)];
@@ -62,12 +77,12 @@ function kernelSource(wanted) {
   ];
 }
 
-function nodeList(wanted, nodes) {
+function nodeList(graph, nodes, suspects) {
   if (!nodes.length) return h("p", { class: "dim" }, "none are known");
-  const text = wanted.graph === null ? undefined : index.graphs[wanted.graph].artifacts.graph;
-  const item = ([name, op, type, inputs, line, place]) => h("li", { "data-node": name, class: wanted.suspects && wanted.suspects.has(name) ? "suspect" : "" },
-    h("div", {}, text !== undefined && place ? link(to("artifacts", text, place), code(name)) : code(name),
-      wanted.suspects && wanted.suspects.has(name) ? h("span", { class: "tag" }, "under suspicion") : null,
+  const text = graph === null ? undefined : index.graphs[graph].artifacts.graph;
+  const item = ([name, op, type, inputs, line, place]) => h("li", { "data-node": name, class: suspects.has(name) ? "suspect" : "" },
+    h("div", { class: "head" }, text !== undefined && place ? link(to("artifacts", text, place), code(name)) : code(name),
+      suspects.has(name) ? h("span", { class: "tag" }, "under suspicion") : null,
       line !== null ? link(sourceLine(line).route, h("span", { class: "where" }, `${base(sourceLine(line).path)}:${sourceLine(line).line}`)) : null),
     h("div", { class: "dim" }, op, type ? ` → ${type}` : ""),
     inputs.length ? h("div", { class: "dim" }, `from ${inputs.join(", ")}`) : null);

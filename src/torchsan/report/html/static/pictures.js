@@ -28,15 +28,16 @@ const PICTURES = {
     }, cells.map(([n, i, j]) => svg("rect", {
       class: "bad", x: j * cell, y: i * tall, width: cell, height: tall, opacity: (0.3 + (0.7 * n) / size(i, j)).toFixed(2),
     })));
-    const across = `${p.columns.toLocaleString("en")} columns: the last dimension`;
-    const down = p.rows > 1 ? `${p.rows.toLocaleString("en")} rows: ${p.shape.length > 2 ? "all other dimensions, folded" : "the first dimension"}; ` : "";
+    const sizes = p.shape.map((n, i) => [n, i]).filter(([n]) => n !== 1).map(([, i]) => i);
+    const across = `across: dimension ${sizes.at(-1) ?? 0} (${p.columns.toLocaleString("en")})`;
+    const down = p.rows > 1 ? `down: dimension${sizes.length > 2 ? "s" : ""} ${sizes.slice(0, -1).join(", ")} (${p.rows.toLocaleString("en")} rows); ` : "";
     return figure("Where it is wrong", `${short(p.bad)} of ${short(p.elements)} elements of [${p.shape.join(", ")}]: ${p.pattern ?? ""}. Filled cells hold wrong elements, the darker the more; empty ones are right.`,
       picture, h("p", { class: "dim" }, down + across), hovered);
   },
 
   errors(p) {
     const names = p.counts.map((_, i) => i === 0 ? `< ${power(p.decades[0])}` : i === p.counts.length - 1 ? `≥ ${power(p.decades[i - 1])}` : power(p.decades[i - 1]));
-    const [wide, high, left, bottom] = [38, 130, 4, 34];
+    const [wide, high, left, bottom] = [40, 96, 4, 34];
     const top = Math.max(...p.counts.map((n) => Math.log10(1 + n)), 1);
     const bars = p.counts.flatMap((n, i) => {
       const tall = n ? Math.max(2, (high * Math.log10(1 + n)) / top) : 0;
@@ -75,7 +76,7 @@ const PICTURES = {
       return h("tr", {}, cells.map((cell) => h("td", { class: "number" }, cell)));
     });
     return figure("Side by side", `${count(p.rows.length, "wrong element")}, from the first to the last.`,
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wrong elements side by side" }, table(heads.filter(Boolean), rows, { class: "grid" })));
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wrong elements side by side" }, table(heads.filter(Boolean), rows, { class: "grid numbers" })));
   },
 
   bounds(p) {
@@ -91,14 +92,14 @@ const PICTURES = {
   },
 
   diff(p) {
-    const kinds = { "+": "added", "-": "removed" };
+    const kinds = (line) => /^(\+\+\+|---) /.test(line) ? "dim" : { "+": "added", "-": "removed" }[line[0]] || "";
     return figure("What the pass did to the graph", "Lines with − were taken out, lines with + put in.",
       h("div", { class: "code diff", role: "region", tabindex: "0", "aria-label": "Diff of the graph" },
-        p.lines.map((line) => h("div", { class: `row ${kinds[line[0]] || ""}` }, h("code", {}, highlight(line, "python"))))));
+        p.lines.map((line) => h("div", { class: `row ${kinds(line)}` }, h("code", {}, highlight(line, "python"))))));
   },
 
   chain(p) {
-    return figure("Who holds the memory", "The first holds the buffer, the next holds that, and so on.",
+    return figure("Who holds the memory", "From what has a name down to the tensor: each holds the next.",
       h("ol", { class: "chain" }, p.holders.map((holder) => h("li", {}, code(holder)))));
   },
 

@@ -20,7 +20,9 @@ function kernelTable(graph, filter) {
   function show() {
     const graphs = index.graphs.map((g, i) => [g, i]).filter(([, i]) => graph === null || i === graph);
     const wanted = input.value.trim().toLowerCase();
-    rows.replaceChildren(...graphs.map(([g, i]) => graphSection(g, i, g.kernels.filter((k) => matches(k, wanted) && (!verdicts.value || k.verdict === verdicts.value)))));
+    const fitting = (g) => g.kernels.filter((k) => matches(k, wanted) && (!verdicts.value || k.verdict === verdicts.value));
+    const found = graphs.map(([g, i]) => [g, i, fitting(g)]).filter(([, , kernels]) => kernels.length || !(wanted || verdicts.value));
+    rows.replaceChildren(found.length ? paged(found, ([g, i, kernels]) => graphSection(g, i, kernels), 12, () => h("div", {})) : h("p", { class: "dim" }, "no kernel fits"));
   }
   show();
   const tab = (route, text, current) => h("li", {}, h("a", { href: route, "aria-current": current ? "true" : null }, text));
@@ -57,7 +59,7 @@ function graphSection(g, i, kernels) {
   const links = Object.entries(g.artifacts).map(([kind, n]) => [" · ", link(to("artifacts", n), kind === "graph" ? "FX graph" : kind)]);
   return h("section", { "aria-label": `Graph ${graphLabel(i)}` },
     h("h2", {}, `Graph ${graphLabel(i)}`), h("p", { class: "dim" }, shown, links),
-    h("div", { class: "scroll" }, kernels.length ? paged(kernels, row, 300, () => table(["#", "verdict", "kernel", "kind", "time", "bytes", "values", "your line"], [], { class: "grid kernels" })) : h("p", { class: "dim" }, "no kernel fits")));
+    h("div", { class: "scroll" }, paged(kernels, row, 300, () => table(["#", "verdict", "kernel", "kind", "time", "bytes", "values", "your line"], [], { class: "grid kernels" }))));
 }
 
 function rangeText(range) {

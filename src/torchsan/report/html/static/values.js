@@ -30,7 +30,8 @@ function valuesPage(values, filter) {
       chosen.push(i);
     }
     strips.replaceChildren(stripPicture(values, chosen.filter((i) => c.count[i] !== null)));
-    rows.replaceChildren(h("p", { class: "dim" }, `${count(chosen.length, "value")} of ${values.all.toLocaleString("en")}`), valueTable(values, chosen));
+    rows.replaceChildren(h("p", { class: "dim" }, `${count(chosen.length, "value")} of ${values.all.toLocaleString("en")}`,
+      values.all > n ? `; the page has the first ${n.toLocaleString("en")}` : ""), valueTable(values, chosen));
   }
   show();
   return [h("div", { class: "bar" }, graph, call, side, only, input), strips, rows];
