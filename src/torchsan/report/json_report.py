@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.recording.folder import write_atomically
 from torchsan.records import encode
+from torchsan.report.targets import check_target, write_target
 from torchsan.report.verdict import verdict
 
 REPORT_SCHEMA = 1
@@ -47,24 +43,9 @@ def _finding(value: dict[str, Any]) -> dict[str, Any]:
 
 def check_json_target(target: str) -> None:
     """Raise UsageError if a report cannot be written there, before a long run finds out; `-` is standard output."""
-    if target == "-":
-        return
-    folder = Path(os.path.realpath(target)).parent
-    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write --json {target}: {folder} is not a folder one can write to", slug="bad-json")
+    check_target("--json", target)
 
 
 def write_json(recording: Reader, target: str) -> None:
     """Write the report to a file, at once or not at all, or to standard output for `-`."""
-    text = json.dumps(as_json(recording), indent=2, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    file = Path(os.path.realpath(target))
-    try:
-        if file.exists() and not file.is_file():
-            file.write_text(text, encoding="utf-8")  # A device or a pipe must be written to, not replaced.
-        else:
-            write_atomically(file, text)
-    except OSError as e:
-        raise UsageError(f"cannot write --json {target}: {e.strerror or e}", slug="bad-json") from e
+    write_target("--json", target, json.dumps(as_json(recording), indent=2, allow_nan=False) + "\n")

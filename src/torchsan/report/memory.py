@@ -7,6 +7,7 @@ from typing import Any
 
 from torchsan.recording import Reader
 from torchsan.report.findings import Line, clean
+from torchsan.report.sizes import size_text
 
 __all__ = ["memory_lines"]
 
@@ -27,20 +28,13 @@ def memory_lines(recording: Reader) -> Iterator[Line]:
     yield Line("Memory of compiled calls", "bold")
     yield Line(f"  {'graph':<14} {'peak':>10} {'planned':>10} {'allocated':>10} {'saved':>10} {'given':>10}", "dim")
     for (graph, direction), event in list(calls.items())[:_GRAPHS]:
-        figures = " ".join(f"{_size(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given"))
+        figures = " ".join(
+            f"{size_text(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given")
+        )
         yield Line(f"  {clean(f'{graph} {direction}'):<14} {figures}")
         for source in event["by_source"][:_LINES_OF_SOURCE]:
             place = f"{source['file']}:{source['line']}" if source["file"] else "elsewhere"
             module = f" in {source['module']}" if source["module"] else ""
-            yield Line(f"  {'':<14} {_size(source['bytes']):>10} {clean(place + module)}")
+            yield Line(f"  {'':<14} {size_text(source['bytes']):>10} {clean(place + module)}")
     if len(calls) > _GRAPHS:
         yield Line(f"  … and {len(calls) - _GRAPHS} graphs more, in the recording", "dim")
-
-
-def _size(n: int) -> str:
-    amount = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
