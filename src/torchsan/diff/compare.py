@@ -14,6 +14,7 @@ from torchsan.diff.values import Call, CallKey, Value, calls_of, pair_calls, pai
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Skipped, SourceLine, Watched, encode
+from torchsan.report.places import shown_path
 from torchsan.report.verdict import signal_name
 
 __all__ = ["SECONDS", "compare_recordings"]
@@ -85,7 +86,7 @@ def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progre
 def _run(recording: Reader) -> Run:
     manifest, coverage = recording.manifest, recording.coverage()
     return Run(
-        path=str(recording.path),
+        path=shown_path(recording.path),
         torch=manifest.torch,
         command=manifest.command,
         started=manifest.started,
@@ -120,7 +121,7 @@ class _Tally:
 def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
     source: tuple[SourceLine, ...] = ()
     if call.graphs is not None:
-        source = sources_of(call.graphs.a, a.node, a.watched.kernel, a.watched.site)
+        source = sources_of(call.graphs.a, result.blamed or (a.node or "",), a.watched.kernel, a.watched.site)
     assert result.judged is not None
     return ValueDiff(
         role=a.role,
@@ -173,8 +174,8 @@ def _refuse_strangers(a: Reader, b: Reader, pairing: Pairing, probes: Call) -> N
     if pairing.pairs or probes.pairs or not (a.graphs() and b.graphs()):
         return
     raise UsageError(
-        f"{a.path} and {b.path} do not belong together: no graph of one is like a graph of the other (A ran "
-        f"{_command(a)}, B ran {_command(b)}); name two recordings of one program",
+        f"{shown_path(a.path)} and {shown_path(b.path)} do not belong together: no graph of one is like a graph of the "
+        f"other (A ran {_command(a)}, B ran {_command(b)}); name two recordings of one program",
         slug="unrelated-recordings",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchsan.diff.programs import node_text
 from torchsan.records import Watched
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["differing_text", "metadata_text"]
 
-_OPERATORS = 6
+_OPERATORS = 4
 
 
 def metadata_text(a: Watched, b: Watched) -> str | None:
@@ -43,9 +44,8 @@ def differing_text(
 
     lines = []
     if rewritten:
-        mine = ", ".join(dict.fromkeys(graphs.a.fx.by_name[n].op for n in rewritten[:_OPERATORS]))
-        more = ", …" if len(rewritten) > _OPERATORS else ""
-        lines.append(f"the two graphs compute it by other operators; in A: {mine}{more}")
+        lines.append("the two graphs compute it by other operators")
+        lines += [line for name in rewritten[:_OPERATORS] for line in _both(graphs, name)]
     off = [name for name, outcome in zip("AB", explained.outcomes, strict=True) if outcome is not Outcome.RIGHT]
     verb = "is" if len(off) == 1 else "are"
     lines.append(f"{' and '.join(off)} {verb} not what A's operators give, rounding included")
@@ -60,6 +60,15 @@ def differing_text(
             f"±{float(judgement.width[at]):.3g}"
         )
     return tuple(lines)
+
+
+def _both(graphs: GraphPair, name: str) -> list[str]:
+    """A node as either graph has it."""
+    mine, other = graphs.a.fx.by_name[name], graphs.nodes.pairs.get(name)
+    lines = [f"    A: {node_text(mine)}"]
+    if other is not None and graphs.b.fx.by_name[other].written != mine.written:
+        lines.append(f"    B: {node_text(graphs.b.fx.by_name[other])}")
+    return lines
 
 
 def _number(t: torch.Tensor) -> str:

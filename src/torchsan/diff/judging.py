@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Judging", "Result"]
 
+_NOISE = 0.01
+"""From here on a difference that is rounding is one of values that are nothing but rounding: zero gradients, say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one pair. `judged` is None where nothing can be said, and `text` says why."""
+    """What came of one pair. `judged` is None where nothing can be said, and `text` says why.
+
+    `blamed` are nodes of the first graph that the second computes otherwise.
+    """
 
     judged: Judged | None
     how: How
     comparison: Comparison | None = None
     spread: float | None = None
     text: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()
 
     @property
     def parted(self) -> bool:
@@ -49,6 +56,7 @@ class Judging:
         self._earlier: dict[tuple[str, str], Result] = {}
         self._largest = 0.0
         self._parted = False
+        self._noise = False
         self._runnable: dict[int, RunnableGraph] = {}
         self.out_of_time = 0
         """How many values were judged by proportion because the time for replays was over."""
@@ -62,10 +70,17 @@ class Judging:
                 here.setdefault(a.node, result)
             if a.watched.stored is not None and b.watched.stored is not None:
                 self._earlier.setdefault((a.watched.stored, b.watched.stored), result)
-            self._parted |= result.parted
-            if not result.parted:
-                self._largest = max(self._largest, result.spread or 0.0)
+            self._note(result)
             yield a, b, result
+
+    def _note(self, result: Result) -> None:
+        """Remember what may explain a difference that no graph explains."""
+        self._parted |= result.parted
+        if result.judged is Judged.ROUNDING and result.spread is not None:
+            noisy = result.spread >= _NOISE
+            relative = result.comparison.max_rel if result.comparison is not None else None
+            self._noise |= noisy or (relative is not None and relative >= _NOISE)
+            self._largest = max(self._largest, 0.0 if noisy else result.spread)
 
     def _judge(self, call: Call, a: Value, b: Value, here: Mapping[str, Result]) -> Result:
         mine, other = a.watched.summary, b.watched.summary
@@ -126,6 +141,9 @@ class Judging:
         elif limit == 0 and before.spread > 0 and how is How.PROPORTION and proportion.differs_by_few(apart):
             judged = Judged.UNDECIDED
             text = ("a few whole numbers or truth values: ties and thresholds of values that differ by rounding",)
+        elif before.outside and self._noise:
+            judged = Judged.UNDECIDED
+            text = ("made outside of compiled code, where noise in a gradient can become a step as long as any",)
         else:
             judged = Judged.DIFFERENT
             before_text = f"{before.spread:.2g} in what came before it" if before.spread else "none before it"
@@ -136,7 +154,7 @@ class Judging:
         """What the value is computed from: its nearest ancestors that were compared; without a graph, all so far."""
         fx = call.graphs.a.fx if call.graphs is not None else None
         if a.role is Role.INPUT or fx is None or not fx.complete or a.node not in fx.by_name or a.node in fx.inner:
-            return _Before(parted=self._parted, spread=self._largest)
+            return _Before(parted=self._parted, spread=self._largest, outside=a.role is Role.INPUT)
         found = [here[n] for n in _ancestors(fx, a.node, here)]
         return _Before(
             parted=any(r.parted for r in found), spread=max((r.spread or 0.0 for r in found), default=self._largest)
@@ -180,8 +198,11 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
+    """What came before a value. `outside` tells that it was not computed by the graph that it was seen in."""
+
     parted: bool
     spread: float
+    outside: bool = False
 
 
 def fits(kind: str, value: Value) -> bool:
@@ -241,4 +262,4 @@ def _from_replay(
     else:
         judged = Judged.DIFFERENT
     text = differing_text(graphs, x, y, explained, rewritten)
-    return Result(judged=judged, how=How.REPLAY, comparison=comparison, spread=apart, text=text)
+    return Result(judged=judged, how=How.REPLAY, comparison=comparison, spread=apart, text=text, blamed=rewritten)

@@ -7,13 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from torchsan.diff.align import Graph, GraphPair
-from torchsan.diff.graphs import FxGraph, FxNode
+from torchsan.diff.graphs import FxNode
 from torchsan.diff.result import KernelDiff, MemoryDiff, OperatorDiff
 from torchsan.recording import Reader
 from torchsan.records import KernelRecord, SourceLine
 
-__all__ = ["kernel_diffs", "memory_diffs", "operator_diffs"]
+__all__ = ["kernel_diffs", "memory_diffs", "node_text", "operator_diffs", "sources_of"]
 
+_LINES = 4
 _FIGURES = {
     "peak": "peak",
     "allocated": "allocated",
@@ -38,8 +39,8 @@ def operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
         source = next((n.source for n in nodes if n.source is not None), None)
         yield OperatorDiff(
             graph=pair.label,
-            a=tuple(_text(n) for n in mine.get(line, ())),
-            b=tuple(_text(n) for n in other.get(line, ())),
+            a=tuple(node_text(n) for n in mine.get(line, ())),
+            b=tuple(node_text(n) for n in other.get(line, ())),
             source=() if source is None else (source,),
         )
 
@@ -55,7 +56,7 @@ def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:
     return dict(found)
 
 
-def _text(node: FxNode) -> str:
+def node_text(node: FxNode) -> str:
     """As `mul_2 = aten.mul.Tensor(add_1, 0.5)`."""
     assert node.expression is not None
     return f"{node.name} = {ast.unparse(node.expression).removeprefix('torch.ops.')}"
@@ -68,8 +69,13 @@ def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
         for kernel in graph.record.kernels:
             groups.add(side, kernel, _nodes(pair, side, kernel))
     for mine, other in groups.components():
-        if Counter(nodes for _, nodes in mine) != Counter(nodes for _, nodes in other):
-            yield KernelDiff(graph=pair.label, a=tuple(k for k, _ in mine), b=tuple(k for k, _ in other))
+        left, right = Counter(nodes for _, nodes in mine), Counter(nodes for _, nodes in other)
+        if left != right:
+            a, b = (
+                tuple(k for k, nodes in side if nodes in only)
+                for side, only in ((mine, left - right), (other, right - left))
+            )
+            yield KernelDiff(graph=pair.label, a=a, b=b)
 
 
 def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
@@ -133,10 +139,11 @@ def _figures(recording: Reader) -> dict[tuple[int, str, int], dict[str, int]]:
     return found
 
 
-def sources_of(graph: Graph, node: str | None, kernel: str, site: int | None) -> tuple[SourceLine, ...]:
-    """The line of the program that a node comes from, or else those of the kernel."""
-    fx: FxGraph = graph.fx
-    found = fx.by_name.get(node or "")
-    if found is not None and found.source is not None:
-        return (found.source,)
-    return next((k.source for k in graph.record.kernels if k.nth == site and k.name == kernel), ())
+def sources_of(graph: Graph, nodes: Sequence[str], kernel: str, site: int | None) -> tuple[SourceLine, ...]:
+    """The lines of the program that nodes come from; where they are torch's own or not known, those of the kernel."""
+    known = graph.fx.by_name
+    found = dict.fromkeys(s for n in nodes if n in known and (s := known[n].source) is not None)
+    of_kernel = next((k.source for k in graph.record.kernels if k.nth == site and k.name == kernel), ())
+    if of_kernel and all("/torch/" in s.file for s in found):
+        return of_kernel
+    return tuple(found)[:_LINES]

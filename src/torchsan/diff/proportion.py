@@ -22,6 +22,8 @@ _GROWTH = 32.0
 _SINGLE, _HALF = 64.0, 8.0
 """How many units in the last place rounding alone may give, in the root mean square: in single precision and wider,
 and in half precision and narrower, where programs take care to round seldom."""
+_MOST = 0.1
+"""Values that differ by more than that have little in common, whatever came before."""
 _FEW = 0.02
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _EPS |= {"complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10}
@@ -33,7 +35,7 @@ def allowed(dtype: str, before: float) -> float:
     eps = _EPS.get(dtype)
     if eps is None:
         return 0.0
-    return eps * (_SINGLE if eps < 1e-5 else _HALF) + _GROWTH * before
+    return min(_MOST, eps * (_SINGLE if eps < 1e-5 else _HALF) + _GROWTH * before)
 
 
 def spread(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchsan.diff.result import Diff, Judged, Status, ValueDiff
 from torchsan.diff.words import Row, apart, firsts, rows, verdict_text, where
 from torchsan.report.findings import Line, clean, source_lines
+from torchsan.report.kernels import count
 
 __all__ = ["diff_lines"]
 
@@ -42,8 +43,9 @@ def diff_lines(diff: Diff, *, everything: bool = False, quiet: bool = False) -> 
 
 def _head(diff: Diff, everything: bool) -> Iterator[Line]:
     for name, run in (("A", diff.a), ("B", diff.b)):
+        looked = f"{count(run.kernels, 'kernel')} in {count(run.graphs, 'graph')}"
         command = clean(" ".join(run.command), 100)
-        yield Line(f"{name}: {clean(run.path)}  {command}  ({run.kernels} kernels in {run.graphs} graphs)", "bold")
+        yield Line(f"{name}: {clean(run.path)}  {command}  ({looked})", "bold")
     shown = len(diff.circumstances) if everything else _CIRCUMSTANCES
     for c in diff.circumstances[:shown]:
         yield Line(f"  {clean(c.what)}: A {clean(c.a, 200)}, B {clean(c.b, 200)}", "dim")

@@ -47,6 +47,8 @@ def headline(diff: Diff) -> str:
     match diff.status:
         case Status.SAME:
             return "same: every value that was compared has the same bits or elements"
+        case Status.ROUNDING if diff.compared.get(Judged.UNDECIDED):
+            return "same up to rounding, as far as can be told"
         case Status.ROUNDING:
             return "same up to rounding"
         case Status.INCOMPLETE:
