@@ -144,6 +144,6 @@ def sources_of(graph: Graph, nodes: Sequence[str], kernel: str, site: int | None
     known = graph.fx.by_name
     found = dict.fromkeys(s for n in nodes if n in known and (s := known[n].source) is not None)
     of_kernel = next((k.source for k in graph.record.kernels if k.nth == site and k.name == kernel), ())
-    if of_kernel and all("/torch/" in s.file for s in found):
+    if of_kernel and all("/torch/" in s.file or "/torchsan/ops/" in s.file for s in found):
         return of_kernel
     return tuple(found)[:_LINES]

@@ -18,6 +18,7 @@ from torchsan.diff.result import (
     ValueDiff,
 )
 from torchsan.records import Comparison
+from torchsan.report.findings import clean
 from torchsan.report.sizes import size_text
 
 __all__ = ["Row", "apart", "firsts", "headline", "rows", "verdict_text", "where"]
@@ -129,7 +130,7 @@ def _metadata(m: MetadataDiff) -> str:
 
 def _kernel(k: KernelDiff) -> str:
     if k.a == k.b:
-        return f"graph {k.graph}: {_listed(k.a)} computes other nodes"
+        return f"graph {k.graph}: other nodes are computed by {_listed(k.a)}"
     return f"graph {k.graph}: A {_listed(k.a)}; B {_listed(k.b)}"
 
 
@@ -138,7 +139,7 @@ def _memory(m: MemoryDiff) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = list(names)
+    shown = [clean(name, 80) for name in names]
     more = f", … ({len(shown) - _NODES} more)" if len(shown) > _NODES else ""
     return (", ".join(shown[:_NODES]) or "nothing") + more
 
