@@ -31,7 +31,7 @@ def record(path: Path, approximate: str, *, scalar: bool = False, train: bool = 
     ):
         loss = torch.compile(model)(torch.randn(8, 32)).square().sum()
         if train:
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
     return Reader(path)
 
 

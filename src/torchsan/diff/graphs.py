@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import re
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -83,9 +86,11 @@ def _from_kernels(graph: GraphRecord) -> FxGraph:
     return FxGraph(nodes=tuple(nodes.values()), inputs=graph.inputs, complete=False)
 
 
+@functools.lru_cache(maxsize=256)  # The same graph is often in both recordings.
 def parse_graph(text: str) -> FxGraph:
     """Return the graph that `GraphModule.print_readable` printed. Raise SyntaxError or ValueError if it is none."""
-    module = ast.parse(_CLASS.sub(r"\1class Graph(torch.nn.Module):", text))
+    text = _CLASS.sub(r"\1class Graph(torch.nn.Module):", text)
+    module, written = ast.parse(text), _Text(text)
     outer = next((s for s in module.body if isinstance(s, ast.ClassDef)), None)
     forward = _forward(outer)
     sources = _sources(text)
@@ -101,19 +106,17 @@ def parse_graph(text: str) -> FxGraph:
         found = _assigned(statement)
         if found is not None:
             name, kind, expression = found
-            parents, written = _written(expression, nodes)
+            parents, blanked = written.without_names(expression, nodes)
             nodes[name] = FxNode(
                 name=name,
-                op=_operator(expression),
-                written=written,
+                op=_operator(expression, written),
+                written=blanked,
                 parents=parents,
                 kind=kind,
                 source=sources.get(statement.lineno),
                 expression=expression,
             )
-    inner = frozenset(
-        name for c in ast.walk(module) if isinstance(c, ast.ClassDef) and c is not outer for name in _names(c)
-    )
+    inner = frozenset(_inner_names(outer)) if outer is not None else frozenset()
     return FxGraph(nodes=tuple(nodes.values()), inputs=inputs, outputs=outputs, inner=inner)
 
 
@@ -124,8 +127,12 @@ def _forward(graph: ast.ClassDef | None) -> ast.FunctionDef:
     raise ValueError("no graph")
 
 
-def _names(graph: ast.ClassDef) -> list[str]:
-    return [found[0] for s in _forward(graph).body if (found := _assigned(s)) is not None]
+def _inner_names(graph: ast.ClassDef) -> Iterator[str]:
+    """The nodes of subgraphs, which are classes inside of that of the graph."""
+    for statement in graph.body:
+        if isinstance(statement, ast.ClassDef):
+            yield from (found[0] for s in _forward(statement).body if (found := _assigned(s)) is not None)
+            yield from _inner_names(statement)
 
 
 def _sources(text: str) -> dict[int, SourceLine | None]:
@@ -166,11 +173,11 @@ def _returned(value: ast.expr | None) -> tuple[str | None, ...]:
     return tuple(e.id if isinstance(e, ast.Name) else None for e in elements)
 
 
-def _operator(expression: ast.expr) -> str:
+def _operator(expression: ast.expr, text: _Text) -> str:
     """What computes the node, as `aten.mul.Tensor`."""
     match expression:
         case ast.Call(func=function):
-            return ast.unparse(function).removeprefix("torch.ops.")
+            return text.of(function).removeprefix("torch.ops.")
         case ast.Subscript():
             return "getitem"
         case ast.BinOp(op=op):
@@ -181,21 +188,34 @@ def _operator(expression: ast.expr) -> str:
             return type(expression).__name__.lower()
 
 
-class _Blanks(ast.NodeTransformer):
-    def __init__(self, nodes: dict[str, FxNode]) -> None:
-        self._nodes = nodes
-        self.parents: list[str] = []
+class _Text:
+    """The text of a graph, for the parts of it that expressions stand in. Python counts columns in bytes."""
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        if node.id not in self._nodes:
-            return node
-        self.parents.append(node.id)
-        return ast.Name(id="_")
+    def __init__(self, text: str) -> None:
+        self._data = text.encode()
+        lengths = (len(line) + 1 for line in self._data.split(b"\n"))
+        self._starts = [0, *itertools.accumulate(lengths)]
 
+    def of(self, expression: ast.expr) -> str:
+        """The expression as it stands there."""
+        return self._data[self._start(expression) : self._end(expression)].decode()
 
-def _written(expression: ast.expr, nodes: dict[str, FxNode]) -> tuple[tuple[str, ...], str]:
-    blanks = _Blanks(nodes)
-    # The transformer changes what it visits, and the expression is needed as it is.
-    copy = ast.parse(ast.unparse(expression), mode="eval").body
-    written = ast.unparse(blanks.visit(copy))
-    return tuple(blanks.parents), written
+    def without_names(self, expression: ast.expr, names: Container[str]) -> tuple[tuple[str, ...], str]:
+        """The names that stand in an expression, in order, and the expression with `_` in their places."""
+        found = [n for n in ast.walk(expression) if isinstance(n, ast.Name) and n.id in names]
+        found.sort(key=self._start)
+        at = self._start(expression)
+        parts = []
+        for name in found:
+            parts += [self._data[at : self._start(name)], b"_"]
+            at = self._end(name)
+        parts.append(self._data[at : self._end(expression)])
+        return tuple(n.id for n in found), b"".join(parts).decode()
+
+    def _start(self, expression: ast.expr) -> int:
+        return self._starts[expression.lineno - 1] + expression.col_offset
+
+    def _end(self, expression: ast.expr) -> int:
+        assert expression.end_lineno is not None
+        assert expression.end_col_offset is not None
+        return self._starts[expression.end_lineno - 1] + expression.end_col_offset

@@ -6,8 +6,9 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from torchsan.errors import RecordingError
@@ -61,39 +62,66 @@ def decode(record: type[R], value: Any) -> R:
         ) from e
 
 
-@cache
-def _hints(record: type) -> dict[str, Any]:
-    return typing.get_type_hints(record)
-
-
 def _decode(hint: Any, value: Any) -> Any:
+    return _decoder(hint)(value)
+
+
+Decode = Callable[[Any], Any]
+
+
+def _decoder(hint: Any) -> Decode:
+    """How to decode what has this type."""
     if hint is Any:
-        return value
+        return lambda value: value
     if isinstance(hint, typing.NewType):
-        return _decode(hint.__supertype__, value)
+        return _decoder(hint.__supertype__)
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _decode_union(get_args(hint), value)
+        return partial(_decode_union, get_args(hint), tuple(map(_decoder, get_args(hint))))
     if origin is tuple:
-        _expect(isinstance(value, list), hint, value)
-        return tuple(_decode(get_args(hint)[0], v) for v in value)
+        return partial(_decode_tuple, hint, _decoder(get_args(hint)[0]))
     if origin is dict:
-        _expect(isinstance(value, dict), hint, value)
-        return {_decode(get_args(hint)[0], k): _decode(get_args(hint)[1], v) for k, v in value.items()}
+        return partial(_decode_dict, hint, *map(_decoder, get_args(hint)))
     if dataclasses.is_dataclass(hint):
-        _expect(isinstance(value, dict), hint, value)
-        names = {f.name.rstrip("_"): f.name for f in dataclasses.fields(hint)}
-        hints = _hints(typing.cast("type", hint))
-        return hint(**{names[k]: _decode(hints[names[k]], v) for k, v in value.items()})  # type: ignore[operator]  # a dataclass type is callable
+        return _record_decoder(typing.cast("type", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    return _decode_plain(hint, value)
+        return hint
+    return partial(_decode_plain, hint)
 
 
-def _decode_union(hints: tuple[Any, ...], value: Any) -> Any:
-    for hint in hints:
+@cache
+def _record_decoder(record: type) -> Decode:
+    """Found out once, since a recording holds the same records many times."""
+    hints = typing.get_type_hints(record)
+    fields = {f.name.rstrip("_"): (f.name, _decoder(hints[f.name])) for f in dataclasses.fields(record)}
+
+    def decode_record(value: Any) -> Any:
+        _expect(isinstance(value, dict), record, value)
+        arguments = {}
+        for key, each in value.items():
+            name, decode_field = fields[key]
+            arguments[name] = decode_field(each)
+        return record(**arguments)
+
+    return decode_record
+
+
+def _decode_tuple(hint: Any, element: Decode, value: Any) -> Any:
+    _expect(isinstance(value, list), hint, value)
+    return tuple(map(element, value))
+
+
+def _decode_dict(hint: Any, key: Decode, element: Decode, value: Any) -> Any:
+    _expect(isinstance(value, dict), hint, value)
+    return {key(k): element(v) for k, v in value.items()}
+
+
+def _decode_union(hints: tuple[Any, ...], decoders: tuple[Decode, ...], value: Any) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    for decode_as in decoders:
         try:
-            return _decode(hint, value)
+            return decode_as(value)
         except (KeyError, TypeError, ValueError):
             continue
     raise ValueError(f"{value!r:.80} is none of {hints}")
