@@ -288,6 +288,24 @@ def test_a_few_flipped_truth_values_after_rounding_are_explained(compare: Compar
     assert judged(diff)["gt"] is Judged.ROUNDING
 
 
+def test_nodes_of_subgraphs_stand_for_each_other_by_name(compare: Compare) -> None:
+    inside = "\n    class true_graph_0(torch.nn.Module):\n        def forward(self, arg0_1):\n"
+    text = TEXT + inside + '            sin: "f32[4]" = torch.ops.aten.sin.default(arg0_1)\n            return (sin,)\n'
+    a, b = run(inputs()) | {"sin": torch.ones(4)}, run(inputs()) | {"sin": torch.zeros(4)}
+    diff = compare([a], [b], {"text": text}, {"text": text})
+    assert not diff.kernels
+    assert judged(diff) == {"sin": Judged.DIFFERENT}
+
+
+def test_kernels_that_are_fused_otherwise_are_shown(tmp_path: Path) -> None:
+    values = run(inputs())
+    fused = {k: v for k, v in values.items() if k != "mm"}
+    diff = compare_recordings(record(tmp_path / "a", [values]), record(tmp_path / "b", [fused]))
+    assert diff.status is Status.SAME
+    assert [(k.a, k.b) for k in diff.kernels] == [(("cpp_fused_mm_0",), ())]
+    assert [s.what for s in diff.not_compared] == ["1 values of A"]
+
+
 def test_damaged_tensors_are_a_gap(compare: Compare, tmp_path: Path) -> None:
     a, b = run(large()), run(large())
     b["relu"] = b["relu"] * 2

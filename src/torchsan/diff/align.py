@@ -44,6 +44,15 @@ class GraphPair:
         mine, other = self.a.record.label, self.b.record.label
         return mine if mine == other else f"{mine} / {other}"
 
+    def partner(self, name: str) -> str | None:
+        """The node of the second graph that stands for one of the first; None if there is none.
+
+        What is no node of the graph itself is one of a subgraph, which has no pairs but names.
+        """
+        if name in self.nodes.pairs:
+            return self.nodes.pairs[name]
+        return name if name not in self.a.fx.by_name and name not in self.b.fx.by_name else None
+
     def rewritten(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those nodes of the first graph that the second does not compute in the same way from the same."""
         return tuple(name for name in names if not self._same(name))

@@ -146,8 +146,8 @@ class Judging:
             text = ("made outside of compiled code, where noise in a gradient can become a step as long as any",)
         else:
             judged = Judged.DIFFERENT
-            before_text = f"{before.spread:.2g} in what came before it" if before.spread else "none before it"
-            text = (f"the difference is {apart:.2g} of the values, after {before_text}",)
+            beside = f"in what came before it {before.spread:.2g}" if before.spread else "before it nothing differs"
+            text = (f"the difference is {apart:.2g} of the values; {beside}",)
         return Result(judged=judged, how=how, comparison=comparison, spread=apart, text=text)
 
     def _before(self, call: Call, a: Value, here: Mapping[str, Result]) -> _Before:

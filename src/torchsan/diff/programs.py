@@ -79,12 +79,12 @@ def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
 
 
 def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
-    """What a kernel computes, by the names of the second graph; what has no partner there keeps its own."""
+    """What a kernel computes, by the names of the second graph; what has no partner there gets one that nothing has."""
     if not kernel.nodes:
         return frozenset([f"{kernel.kind} {kernel.name if kernel.kind != 'fused' else ''}"])
     if side == 1:
         return frozenset(kernel.nodes)
-    return frozenset(pair.nodes.pairs.get(n, f"A.{n}") for n in kernel.nodes)
+    return frozenset(pair.partner(n) or f"A.{n}" for n in kernel.nodes)
 
 
 _Members = tuple[list[tuple[str, frozenset[str]]], list[tuple[str, frozenset[str]]]]

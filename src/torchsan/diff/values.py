@@ -90,7 +90,7 @@ def pair_probes(a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched
 def pair_calls(graphs: GraphPair, a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched]]) -> Call:
     """The values of one call of either graph in pairs."""
     alike = _kernels(graphs.a.record) == _kernels(graphs.b.record)
-    mine = dict(_keyed(graphs.a, a, lambda name: _partner(graphs, name), alike))
+    mine = dict(_keyed(graphs.a, a, graphs.partner, alike))
     other = dict(_keyed(graphs.b, b, lambda name: name, alike))
     pairs = [(value, other[key]) for key, value in mine.items() if key in other]
     pairs.sort(key=lambda pair: _when(graphs.a, pair[0], a))
@@ -100,13 +100,6 @@ def pair_calls(graphs: GraphPair, a: Sequence[tuple[int, Watched]], b: Sequence[
 
 def _kernels(graph: GraphRecord) -> list[tuple[str, tuple[str, ...]]]:
     return [(k.name, k.writes) for k in graph.kernels]
-
-
-def _partner(graphs: GraphPair, name: str) -> str | None:
-    if name in graphs.nodes.pairs:
-        return graphs.nodes.pairs[name]
-    # What is no node of the graph itself is one of a subgraph, which has no pairs but names.
-    return name if name not in graphs.a.fx.by_name and name not in graphs.b.fx.by_name else None
 
 
 def _keyed(
