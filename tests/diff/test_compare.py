@@ -134,6 +134,7 @@ def test_calls_that_only_one_run_made_are_a_gap(compare: Compare) -> None:
     ("b", "kwargs", "reason"),
     [
         ([run(inputs())], {"watch": Watch.OFF}, "no values were recorded in B: record it with --watch save"),
+        ([inputs()], {}, "nothing but inputs could be compared"),
         ([], {}, "it compiled nothing, and eager code is watched at torchsan.probe only"),
         ([run(inputs())], {"closed": False, "program": Program()}, "the recording of B ends before its program did"),
         ([run(inputs())], {"program": Program(signal=11)}, "the program of B died of SIGSEGV"),

@@ -53,6 +53,10 @@ def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progre
             gaps.append(f"{len(side.damaged)} tensors of {name} cannot be read: {next(iter(side.damaged.values()))}")
     if not tally.judged.total():
         gaps += _nothing(a, b, mine, other)
+    elif not tally.computed:
+        gaps.append(
+            "nothing but inputs could be compared: record both with --watch save, all kernels, and after launches"
+        )
     if judging.out_of_time:
         tally.skipped.append(
             Skipped(
@@ -105,6 +109,8 @@ class _Tally:
         self.values: list[ValueDiff] = []
         self.metadata: list[MetadataDiff] = []
         self.skipped: list[Skipped] = []
+        self.computed = 0
+        """How many of the compared values are not just inputs."""
 
     def add(self, call: Call, judging: Judging) -> None:
         for a, b, result in judging.judge(call):
@@ -113,6 +119,7 @@ class _Tally:
                 self.skipped.append(Skipped(what=_name(a), reason=result.text[0] if result.text else ""))
                 continue
             self.judged[result.judged] += 1
+            self.computed += a.role is not Role.INPUT
             self.how[str(result.how)] += 1
             if result.judged is not Judged.SAME:
                 self.values.append(_value_diff(call, a, b, result))

@@ -49,12 +49,11 @@ _PYTHON: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 class Explained:
     """What the first graph's operators make of either run's inputs: is it what the run had? And from what.
 
-    A judgement is None where the result is as good as eager's. `frontier` are the known nodes that it starts from.
+    A judgement is None where the result is as good as eager's. `inside` are the nodes that were run.
     """
 
     a: Judgement | None
     b: Judgement | None
-    frontier: tuple[str, ...]
     inside: tuple[str, ...]
 
     @property
@@ -68,6 +67,7 @@ class RunnableGraph:
 
     def __init__(self, graph: FxGraph) -> None:
         self._nodes: dict[str, torch.fx.Node] = {}
+        self._names: dict[torch.fx.Node, str] = {}
         fx = torch.fx.Graph()
         for node in graph.nodes:
             if node.expression is None:
@@ -75,6 +75,8 @@ class RunnableGraph:
             else:
                 target, args, kwargs = self._call(node)
                 self._nodes[node.name] = fx.create_node("call_function", target, args, kwargs, name=node.name)
+            # Not the name that FX gives it, which it may change.
+            self._names[self._nodes[node.name]] = node.name
 
     def explain(
         self, name: str, a: torch.Tensor, b: torch.Tensor, known: Mapping[str, Callable[[], tuple[Any, Any] | None]]
@@ -90,23 +92,19 @@ class RunnableGraph:
         while True:
             order = needed([target], values)
             found = {}
-            for node in {p for n in order for p in n.all_input_nodes if p not in values and p.name in known}:
-                value = known[node.name]()
+            for node in dict.fromkeys(p for n in order for p in n.all_input_nodes if p not in values):
+                value = known[self._names[node]]() if self._names[node] in known else None
                 if value is not None:
                     found[node] = value
             if not found:
                 break
             values |= found
-        frontier = tuple(
-            n.name for n in self._nodes.values() if n in values and any(n in m.all_input_nodes for m in order)
-        )
         mine, other = ({n: v[side] for n, v in values.items()} for side in (0, 1))
         with undisturbed():
             return Explained(
                 a=self._judged(target, mine, a),
                 b=self._judged(target, other, b),
-                frontier=frontier,
-                inside=tuple(n.name for n in order),
+                inside=tuple(self._names[n] for n in order),
             )
 
     def _judged(
@@ -118,7 +116,9 @@ class RunnableGraph:
             if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
                 raise Unavailable(f"{target.name} gives something else here")
             return None if agrees(actual, eager) else settle(run, actual, eager)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AssertionError) as e:
+        except Unavailable:
+            raise
+        except Exception as e:  # whatever an operator makes of recorded arguments, it only means that it cannot tell
             raise Unavailable(f"cannot run {target.name} again: {(str(e).splitlines() or [''])[0][:160]}") from e
 
     def _call(self, node: FxNode) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
