@@ -18,8 +18,8 @@ from torchsan.diff.result import (
     ValueDiff,
 )
 from torchsan.records import Comparison
+from torchsan.records.sizes import in_bytes
 from torchsan.report.findings import clean
-from torchsan.report.sizes import size_text
 
 __all__ = ["Row", "apart", "firsts", "headline", "rows", "verdict_text", "where"]
 
@@ -135,7 +135,7 @@ def _kernel(k: KernelDiff) -> str:
 
 
 def _memory(m: MemoryDiff) -> str:
-    return f"graph {m.graph}, call {m.call}: {m.what} A {size_text(m.a)}, B {size_text(m.b)}"
+    return f"graph {m.graph}, call {m.call}: {m.what} A {in_bytes(m.a)}, B {in_bytes(m.b)}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchsan.recording import Reader
+from torchsan.records.sizes import in_bytes
 from torchsan.report.findings import Line, clean
-from torchsan.report.sizes import size_text
 
 __all__ = ["memory_lines"]
 
@@ -46,7 +46,7 @@ def _highest(calls: dict[tuple[int, str], dict[str, Any]]) -> list[tuple[tuple[i
 
 
 def _graph(key: tuple[int, str], event: dict[str, Any]) -> Line:
-    figures = " ".join(f"{size_text(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given"))
+    figures = " ".join(f"{in_bytes(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given"))
     return Line(f"  {clean(f'{key[0]} {key[1]}'):<14} {figures}")
 
 
@@ -54,4 +54,4 @@ def _sources(event: dict[str, Any]) -> Iterator[Line]:
     for source in event["by_source"][:_LINES_OF_SOURCE]:
         place = f"{source['file']}:{source['line']}" if source["file"] else "elsewhere"
         module = f" in {source['module']}" if source["module"] else ""
-        yield Line(f"  {'':<14} {size_text(source['bytes']):>10} {clean(place + module)}")
+        yield Line(f"  {'':<14} {in_bytes(source['bytes']):>10} {clean(place + module)}")

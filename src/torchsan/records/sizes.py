@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["size_text"]
+__all__ = ["in_bytes"]
 
 
-def size_text(n: int) -> str:
-    """Return `1.5 KiB` for 1536."""
+def in_bytes(n: int) -> str:
+    """A number of bytes as people read it: `1.5 KiB` for 1536."""
     amount = float(n)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
