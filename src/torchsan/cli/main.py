@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchsan._version import __version__
-from torchsan.cli import doctor, ops, report, repro, run, store, values
+from torchsan.cli import diff, doctor, ops, report, repro, run, store, values
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
@@ -23,12 +23,13 @@ examples:
   torchsan run --json r.json train.py   and a report for programs
   torchsan report torchsan-runs/…       the report again
   torchsan values torchsan-runs/…       what --watch saw
+  torchsan diff run-1 run-2             where two recordings part
   torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
   torchsan doctor                       what works on this machine
 
-exit status of run and report:
-  0  clean       1  findings of severity `error`
+exit status of run, report and diff:
+  0  clean       1  findings of severity `error`; recordings that part
   2  wrong usage 3  torchsan itself failed
   4  incomplete, such as nothing compiled: silence is never success
   When the program fails and there is no finding, its own status (128 + signal for a crash).
@@ -57,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (run, report, values, repro, ops, store, doctor):
+    for command in (run, report, values, diff, repro, ops, store, doctor):
         command.add_parser(commands)
     return parser
 

@@ -8,7 +8,8 @@ import sys
 from torchsan.recording import Reader
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
-from torchsan.report.terminal import print_report
+from torchsan.report.kernels import kernel_details
+from torchsan.report.terminal import print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
 
@@ -19,6 +20,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
     parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
+    parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
+    parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
     parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
     parser.set_defaults(run=run)
 
@@ -35,5 +38,14 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         write_html(recording, args.html)
     if "-" not in (args.json, args.html):
-        print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+        _print(recording, args)
     return verdict(recording).exit
+
+
+def _print(recording: Reader, args: argparse.Namespace) -> None:
+    if args.finding is not None:
+        print_finding(recording, args.finding, sys.stdout)
+    if args.kernels is not None:
+        print_lines(kernel_details(recording, args.kernels), sys.stdout)
+    if args.finding is None and args.kernels is None:
+        print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)

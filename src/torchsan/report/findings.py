@@ -57,11 +57,18 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
         "pass": finding.pass_,
     }
     if any(place.values()):
-        yield from _field("in", ", ".join(f"{name} {value}" for name, value in place.items() if value), "dim")
+        yield from field_lines("in", ", ".join(f"{name} {value}" for name, value in place.items() if value), "dim")
     if finding.nodes:
-        yield from _field("nodes", ", ".join(finding.nodes), "dim")
+        yield from field_lines("nodes", ", ".join(finding.nodes), "dim")
     if finding.ops:
-        yield from _field("ops", ", ".join(finding.ops), "dim")
+        yield from field_lines("ops", ", ".join(finding.ops), "dim")
+
+
+def finding_line(finding: Finding) -> Line:
+    """A finding in one line: what is wrong, and where."""
+    place = f"  ({finding.source[0].file}:{finding.source[0].line})" if finding.source else ""
+    message = " ".join(finding.message.split())
+    return Line(f"{clean(f'{finding.id}: {finding.severity}: {finding.kind}: {message}', 160)}{clean(place, 80)}")
 
 
 def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
@@ -74,7 +81,7 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
     for name, value in evidence.items():
         if name in ("picture", "launch"):  # For reports that draw.
             continue
-        yield from _field(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        yield from field_lines(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
@@ -86,7 +93,8 @@ def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
             yield Line(f"        {clean(line.code.strip())}", "cyan")
 
 
-def _field(name: str, value: str, style: str = "") -> Iterator[Line]:
+def field_lines(name: str, value: str, style: str = "") -> Iterator[Line]:
+    """Yield a value with its name in front of it."""
     for n, text in enumerate(value.splitlines() or [""]):
         label = f"{clean(name)}:" if n == 0 else ""
         yield Line(f"    {label:<{_WIDTH}} {clean(text)}", style)

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
+from functools import partial
 from typing import TextIO
 
+from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import GraphRecord, KernelRecord, Severity
-from torchsan.report.findings import Line, clean, finding_lines
+from torchsan.records import Severity
+from torchsan.report.findings import Line, clean, finding_line, finding_lines
+from torchsan.report.fitting import Section, fitted
+from torchsan.report.kernels import count, program_lines
 from torchsan.report.memory import memory_lines
+from torchsan.report.places import shown_path
 from torchsan.report.verdict import Status, Verdict, verdict
 
-KERNELS_ON_A_SCREEN = 24
+SCREEN = 60
+"""Lines of a report at most, unless all of it is asked for."""
 _NAMES_PER_REASON = 4
+_REASONS = 6
 _STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
 
 
 def print_report(
     recording: Reader, stream: TextIO, *, quiet: bool = False, everything: bool = False, hint: str | None = None
 ) -> None:
-    """Print the report of a recording. `quiet` leaves out what was looked at; `everything` all that limits it."""
-    outcome = verdict(recording)
-    lines = list(_findings(recording))
+    """Print the report of a recording, on one screen. `quiet` leaves out what was looked at; `everything` no line."""
+    ending = _ending(recording, verdict(recording), quiet, everything, hint)
+    place = _place(recording)
+    sections = [Section(render=partial(_findings, recording, place), share=26)]
     if not quiet:
-        lines += [*_program(recording, everything), *memory_lines(recording), *_skipped(recording, everything)]
-    lines += _ending(recording, outcome, quiet, hint)
-    print_lines(lines, stream)
+        sections += [
+            Section(render=lambda n: program_lines(recording, n, place), share=14),
+            Section(render=partial(memory_lines, recording), share=8),
+            Section(render=lambda n: _skipped(recording, n, everything), share=6),
+        ]
+    print_lines([*fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
+
+
+def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
+    """Print one finding with all of its evidence. Raise UsageError if there is none of this name."""
+    found = [f for f in recording.findings() if f.id.lower() == name.lower()]
+    if not found:
+        names = ", ".join(f.id for f in recording.findings()[:8]) or "none"
+        raise UsageError(f"no finding {name} in {recording.path}; findings: {names}", slug="no-finding")
+    print_lines(finding_lines(found[0]), stream)
 
 
 def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
@@ -47,92 +65,71 @@ def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
         console.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
-def _findings(recording: Reader) -> Iterator[Line]:
-    for finding in recording.findings():
-        yield Line("")
-        yield from finding_lines(finding)
+def _findings(recording: Reader, place: str, limit: int | None) -> list[Line]:
+    """The findings: whole ones as long as there is room, then a line each, then how many there are more."""
+    findings = recording.findings()
+    blocks = [[Line(""), *finding_lines(f)] for f in findings]
+    if limit is None or sum(map(len, blocks)) <= limit:
+        return [line for block in blocks for line in block]
+    lines: list[Line] = []
+    rest = list(zip(findings, blocks, strict=True))
+    # Room for the lines of the others: at least a few of them should be named.
+    room = limit - min(len(rest) + 1, 8)
+    while rest and len(lines) + len(rest[0][1]) <= room:
+        lines += rest.pop(0)[1]
+    if not lines:
+        finding, block = rest.pop(0)
+        cut = block[: max(2, room - 1)]
+        more = Line(
+            f"    … {len(block) - len(cut)} lines more: torchsan report --finding {clean(finding.id)} {place}", "dim"
+        )
+        lines += [*cut, more]
+    if rest:
+        lines.append(Line(""))
+        left = limit - len(lines)
+        named = rest if len(rest) <= left else rest[: max(0, left - 1)]
+        lines += [finding_line(f) for f, _ in named]
+        if len(named) < len(rest):
+            more_findings = count(len(rest) - len(named), "finding")
+            lines.append(Line(f"… and {more_findings} more: torchsan report --all {place}", "dim"))
+    return lines
 
 
-def _program(recording: Reader, everything: bool) -> Iterator[Line]:
-    graphs, coverage = recording.graphs(), recording.coverage()
-    if not graphs:
-        return
-    yield Line("")
-    yield Line(
-        f"Compiled program: {_count(coverage.graphs, 'graph')}, {_count(coverage.kernels, 'kernel')}, "
-        f"{_count(coverage.buffers, 'buffer')} ({coverage.buffers_checked} checked), "
-        f"{_count(coverage.ops_checked, 'operator')} checked",
-        "bold",
-    )
-    shown = coverage.kernels if everything else KERNELS_ON_A_SCREEN
-    cwd = recording.manifest.cwd
-    kernels = [k for g in graphs for k in g.kernels]
-    names = min(48, max((len(k.name) for k in kernels[:shown]), default=0))
-    places = min(40, max((len(_location(k, cwd)) for k in kernels[:shown]), default=0))
-    left = shown
-    for graph in graphs:
-        if left <= 0 and graph.kernels:
-            break
-        yield _graph(graph)
-        for kernel in graph.kernels[:left]:
-            place = f"{_location(kernel, cwd):<{places}}  {_code(kernel)}".rstrip()
-            yield Line(f"    {kernel.nth:>3}  {clean(kernel.name):<{names}}  {place}")
-        left -= len(graph.kernels)
-    if coverage.kernels > shown:
-        more = coverage.kernels - shown
-        yield Line(f"  … and {_count(more, 'kernel')} more: torchsan report --all {_place(recording)}", "dim")
-
-
-def _graph(graph: GraphRecord) -> Line:
-    seconds = f", compiled in {graph.compile_seconds:.1f} s" if graph.compile_seconds else ""
-    return Line(f"  graph {clean(graph.label)}: {_count(len(graph.kernels), 'kernel')}{seconds}", "bold cyan")
-
-
-def _location(kernel: KernelRecord, cwd: str) -> str:
-    """Paths below the folder that the program ran in are shown from there, as the user types them."""
-    if not kernel.source:
-        return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
-    first = kernel.source[0]
-    return f"{clean(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}'))}:{first.line}"
-
-
-def _code(kernel: KernelRecord) -> str:
-    if not kernel.source:
-        return ""
-    more = len(kernel.source) - 1
-    return clean(kernel.source[0].code.strip(), 60) + (f"  (+{_count(more, 'line')})" if more else "")
-
-
-def _skipped(recording: Reader, everything: bool) -> Iterator[Line]:
+def _skipped(recording: Reader, limit: int | None, everything: bool) -> list[Line]:
     groups: dict[str, list[str]] = defaultdict(list)
     for skipped in recording.coverage().skipped:
         groups[skipped.reason].append(skipped.what)
     if not groups:
-        return
-    yield Line("")
-    yield Line("Not checked", "bold")
-    for reason, whats in sorted(groups.items(), key=lambda group: -len(group[1])):
+        return []
+    lines = [Line(""), Line("Not checked", "bold")]
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    shown = ordered if limit is None or len(ordered) + 2 <= limit else ordered[: max(0, limit - 3)]
+    for reason, whats in shown:
         names = whats if everything else whats[:_NAMES_PER_REASON]
         more = ", …" if len(whats) > len(names) else ""
-        yield Line(f"  {len(whats)} × {clean(reason, 200)}: {clean(', '.join(names), 4000)}{more}")
+        lines.append(Line(f"  {len(whats)} × {clean(reason, 200)}: {clean(', '.join(names), 4000)}{more}"))
+    if len(shown) < len(ordered):
+        more = count(len(ordered) - len(shown), "reason")
+        lines.append(Line(f"  … and {more} more: torchsan report --all {_place(recording)}", "dim"))
+    return lines
 
 
-def _ending(recording: Reader, outcome: Verdict, quiet: bool, hint: str | None) -> Iterator[Line]:
-    yield Line("")
-    yield Line(f"torchsan: {clean(_verdict_text(recording, outcome))}", _STYLES[outcome.status])
-    for reason in outcome.reasons:
-        yield Line(f"  {clean(reason)}")
+def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, hint: str | None) -> list[Line]:
+    lines = [Line(""), Line(f"torchsan: {clean(_verdict_text(recording, outcome))}", _STYLES[outcome.status])]
+    reasons = outcome.reasons if everything else outcome.reasons[:_REASONS]
+    lines += [Line(f"  {clean(reason)}") for reason in reasons]
     if hint is not None:
-        yield Line(f"  hint: {hint}")
+        lines.append(Line(f"  hint: {hint}"))
     if not quiet:
-        yield Line(f"recording: {_place(recording)}   again: torchsan report {_place(recording)}", "dim")
+        lines.append(Line(f"recording: {_place(recording)}   again: torchsan report {_place(recording)}", "dim"))
+    return lines
 
 
 def _verdict_text(recording: Reader, outcome: Verdict) -> str:
     counts = Counter(f.severity for f in recording.findings())
-    found = ", ".join(_count(counts[s], s.value) for s in Severity if counts[s])
+    found = ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
     coverage = recording.coverage()
-    seen = f"{_count(coverage.kernels, 'kernel')} in {_count(coverage.graphs, 'graph')}"
+    seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
     match outcome.status:
         case Status.FINDINGS:
             return f"findings: {found}; {seen}"
@@ -143,10 +140,4 @@ def _verdict_text(recording: Reader, outcome: Verdict) -> str:
 
 
 def _place(recording: Reader) -> str:
-    cwd = Path.cwd()
-    path = recording.path
-    return clean(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    return clean(shown_path(recording.path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ __all__ = [
     "is_composite",
     "is_higher_order",
     "is_own",
+    "load_inductor_operators",
     "loaded_overloads",
     "outside_modes",
     "overloads_named",
@@ -101,6 +103,11 @@ def registered_names() -> set[str]:
     import torch
 
     return set(torch._C._dispatch_get_all_op_names())
+
+
+def load_inductor_operators() -> None:
+    """Register the operators that Inductor puts into its graphs: `prims.fma`, `prims.inductor_random` and kin."""
+    importlib.import_module("torch._inductor.inductor_prims")
 
 
 def overloads_named(names: Iterable[str]) -> list[Any]:

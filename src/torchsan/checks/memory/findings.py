@@ -17,17 +17,7 @@ from torchsan.instruments.program import Launch
 from torchsan.recording import Writer
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
 
-__all__ = ["Reporter", "in_bytes"]
-
-
-def in_bytes(n: int) -> str:
-    """A number of bytes as people read it."""
-    amount = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
+__all__ = ["Reporter"]
 
 
 class Reporter:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from torchsan.checks.memory.figures import Figures
-from torchsan.checks.memory.findings import in_bytes
 from torchsan.checks.memory.guards import span_bytes
 from torchsan.checks.memory.holders import find_holder
 from torchsan.checks.memory.ledger import Block, Ledger, Origin
@@ -18,6 +17,7 @@ from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.instruments.observer import Values
 from torchsan.instruments.program import Function, Launch
 from torchsan.records import Kind, Severity
+from torchsan.records.sizes import in_bytes
 
 __all__ = ["Lifetimes"]
 

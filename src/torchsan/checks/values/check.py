@@ -19,20 +19,18 @@ from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.checks.values.probing import other_data
 from torchsan.checks.values.repetition import Repetition, other_bits
 from torchsan.checks.values.replay import Arithmetic, Replayer, Unavailable
+from torchsan.checks.values.settle import settle
 from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
 from torchsan.instruments.program import Launch
 from torchsan.recording import Writer
 from torchsan.records import Finding
-from torchsan.tensors.judge import Judgement, Outcome, agrees, judge
+from torchsan.tensors.judge import Judgement, Outcome, agrees
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.symbols import bind_symbols
 
 __all__ = ["ValuesWatch"]
 
 log = logging.getLogger(__name__)
-
-_FEW, _MANY = 4, 16
-"""How many nudged replays at first, and how many before something is called wrong."""
 
 _NOISE = 0.01
 """A part of an error that may come and go without being the error."""
@@ -256,16 +254,7 @@ def _nothing() -> None:
 
 
 def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
-    exact = replayer.run(target.node, Arithmetic.EXACT)
-    nudged: list[torch.Tensor] = []
-    for wanted in (1, _FEW, _MANY):
-        while len(nudged) < wanted:
-            nudged.append(replayer.run(target.node, Arithmetic.NUDGED, seed=len(nudged) + 1))
-        judgement = judge(actual, eager, exact, nudged)
-        if judgement.outcome is Outcome.RIGHT:
-            break
-    return judgement
+    return settle(partial(replayer.run, target.node), actual, eager)
 
 
 def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:

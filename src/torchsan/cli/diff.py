@@ -1,0 +1,69 @@
+"""`torchsan diff A B`: where two recordings part."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from torchsan.diff.compare import SECONDS
+from torchsan.recording import Reader
+from torchsan.report.targets import check_target, write_target
+
+_DESCRIPTION = """\
+Compare two recordings of one program: eager against compiled, two versions of PyTorch or of the model, two machines, \
+two ranks. Values are aligned by graph, node and call, and a difference is judged: rounding, or not. Record both with \
+`torchsan run --watch save`.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `diff` to the command line."""
+    parser = commands.add_parser("diff", help="where two recordings part", description=_DESCRIPTION)
+    flag = parser.add_argument
+    flag("a", metavar="A", help="a recording")
+    flag("b", metavar="B", help="another one of the same program")
+    flag("--json", metavar="FILE", help="write the comparison for programs to FILE, or to - for stdout")
+    flag("--html", metavar="FILE", help="write the comparison as a web page to FILE")
+    flag("--all", action="store_true", help="list everything that differs")
+    flag("--quiet", action="store_true", help="the first difference and the verdict only")
+    flag(
+        "--time-limit",
+        metavar="SECONDS",
+        type=float,
+        default=SECONDS,
+        help="how long to replay operators to tell rounding from more, 0 for not at all; default %(default)g",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison to stdout and return the status of the contract."""
+    for option in ("json", "html"):
+        if getattr(args, option) is not None:
+            check_target(f"--{option}", getattr(args, option))
+    a, b = Reader(args.a), Reader(args.b)
+
+    from torchsan.diff import compare_recordings
+    from torchsan.diff.documents import as_html, as_json
+    from torchsan.diff.terminal import diff_lines
+    from torchsan.report.terminal import print_lines
+
+    show = sys.stderr.isatty() and not args.quiet
+    try:
+        diff = compare_recordings(a, b, seconds=args.time_limit, progress=_progress if show else None)
+    finally:
+        if show:
+            sys.stderr.write("\r\x1b[K")
+    if args.json is not None:
+        write_target("--json", args.json, json.dumps(as_json(diff), indent=2, allow_nan=False) + "\n")
+    if args.html is not None:
+        write_target("--html", args.html, as_html(diff))
+    if "-" not in (args.json, args.html):
+        print_lines(diff_lines(diff, everything=args.all, quiet=args.quiet), sys.stdout)
+    return diff.status.exit
+
+
+def _progress(done: int, calls: int) -> None:
+    sys.stderr.write(f"\r\x1b[Ktorchsan: comparing call {done + 1} of {calls}")
+    sys.stderr.flush()

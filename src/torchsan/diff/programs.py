@@ -1,0 +1,149 @@
+"""What differs between two compiled programs beside values: operators, kernels and memory."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from torchsan.diff.align import Graph, GraphPair
+from torchsan.diff.graphs import FxNode
+from torchsan.diff.result import KernelDiff, MemoryDiff, OperatorDiff
+from torchsan.recording import Reader
+from torchsan.records import KernelRecord, SourceLine
+
+__all__ = ["kernel_diffs", "memory_diffs", "node_text", "operator_diffs", "sources_of"]
+
+_LINES = 4
+_FIGURES = {
+    "peak": "peak",
+    "allocated": "allocated",
+    "saved": "saved for backward",
+    "given": "given",
+    "returned": "returned",
+}
+
+
+def operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
+    """The nodes that only one graph has, or that it computes otherwise, by line of the program."""
+    if not (pair.a.fx.complete and pair.b.fx.complete):
+        return
+    changed = set(pair.rewritten(n.name for n in pair.a.fx.nodes if n.expression is not None))
+    # A node whose parents alone were exchanged for those of another part is not a difference of its own.
+    changed = {n for n in changed if n not in pair.nodes.pairs or not _written_alike(pair, n)}
+    same = {pair.nodes.pairs[n] for n in pair.nodes.pairs if n not in changed}
+    mine = _by_line(n for n in pair.a.fx.nodes if n.name in changed)
+    other = _by_line(n for n in pair.b.fx.nodes if n.expression is not None and n.name not in same)
+    for line in dict.fromkeys((*mine, *other)):
+        nodes = (*mine.get(line, ()), *other.get(line, ()))
+        source = next((n.source for n in nodes if n.source is not None), None)
+        yield OperatorDiff(
+            graph=pair.label,
+            a=tuple(node_text(n) for n in mine.get(line, ())),
+            b=tuple(node_text(n) for n in other.get(line, ())),
+            source=() if source is None else (source,),
+        )
+
+
+def _written_alike(pair: GraphPair, name: str) -> bool:
+    return pair.a.fx.by_name[name].written == pair.b.fx.by_name[pair.nodes.pairs[name]].written
+
+
+def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:
+    found: dict[str, list[FxNode]] = defaultdict(list)
+    for node in nodes:
+        found[node.source.code if node.source is not None else ""].append(node)
+    return dict(found)
+
+
+def node_text(node: FxNode) -> str:
+    """As `mul_2 = aten.mul.Tensor(add_1, 0.5)`."""
+    assert node.expression is not None
+    return f"{node.name} = {ast.unparse(node.expression).removeprefix('torch.ops.')}"
+
+
+def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
+    """Kernels of either program that compute the same nodes, where they are not one each with the same ones."""
+    groups = _Groups()
+    for side, graph in enumerate((pair.a, pair.b)):
+        for kernel in graph.record.kernels:
+            groups.add(side, kernel, _nodes(pair, side, kernel))
+    for mine, other in groups.components():
+        left, right = Counter(nodes for _, nodes in mine), Counter(nodes for _, nodes in other)
+        if left != right:
+            a, b = (
+                tuple(k for k, nodes in side if nodes in only)
+                for side, only in ((mine, left - right), (other, right - left))
+            )
+            yield KernelDiff(graph=pair.label, a=a, b=b)
+
+
+def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
+    """What a kernel computes, by the names of the second graph; what has no partner there gets one that nothing has."""
+    if not kernel.nodes:
+        return frozenset([f"{kernel.kind} {kernel.name if kernel.kind != 'fused' else ''}"])
+    if side == 1:
+        return frozenset(kernel.nodes)
+    return frozenset(pair.partner(n) or f"A.{n}" for n in kernel.nodes)
+
+
+_Members = tuple[list[tuple[str, frozenset[str]]], list[tuple[str, frozenset[str]]]]
+
+
+class _Groups:
+    """Kernels that are connected by the nodes they compute."""
+
+    def __init__(self) -> None:
+        self._root: dict[str, str] = {}
+        self._kernels: list[tuple[int, str, frozenset[str]]] = []
+
+    def add(self, side: int, kernel: KernelRecord, nodes: frozenset[str]) -> None:
+        self._kernels.append((side, kernel.name, nodes))
+        first, *rest = sorted(nodes)
+        for node in rest:
+            self._root[self._find(node)] = self._find(first)
+
+    def _find(self, node: str) -> str:
+        while (up := self._root.get(node, node)) != node:
+            self._root[node] = self._root.get(up, up)
+            node = up
+        return node
+
+    def components(self) -> list[_Members]:
+        found: dict[str, _Members] = {}
+        for side, name, nodes in self._kernels:
+            found.setdefault(self._find(next(iter(nodes))), ([], []))[side].append((name, nodes))
+        return list(found.values())
+
+
+def memory_diffs(a: Reader, b: Reader, pairs: Sequence[GraphPair]) -> Iterator[MemoryDiff]:
+    """The figures of the memory check that differ, call by call."""
+    mine, other = _figures(a), _figures(b)
+    for pair in pairs:
+        for (graph, direction, call), figures in mine.items():
+            if (graph, direction) != (pair.a.record.id, pair.a.record.direction):
+                continue
+            theirs = other.get((pair.b.record.id, str(pair.b.record.direction), call))
+            for key, what in _FIGURES.items() if theirs is not None else ():
+                if theirs is not None and figures[key] != theirs[key]:
+                    yield MemoryDiff(graph=pair.label, call=call, what=what, a=figures[key], b=theirs[key])
+
+
+def _figures(recording: Reader) -> dict[tuple[int, str, int], dict[str, int]]:
+    found = {}
+    for event in recording.events("memory"):
+        numbers = {key: event.get(key) for key in (*_FIGURES, "graph", "call")}
+        if all(type(n) is int for n in numbers.values()):
+            key = (event["graph"], str(event.get("direction")), event["call"])
+            found[key] = {name: event[name] for name in _FIGURES}
+    return found
+
+
+def sources_of(graph: Graph, nodes: Sequence[str], kernel: str, site: int | None) -> tuple[SourceLine, ...]:
+    """The lines of the program that nodes come from; where they are torch's own or not known, those of the kernel."""
+    known = graph.fx.by_name
+    found = dict.fromkeys(s for n in nodes if n in known and (s := known[n].source) is not None)
+    of_kernel = next((k.source for k in graph.record.kernels if k.nth == site and k.name == kernel), ())
+    if of_kernel and all("/torch/" in s.file or "/torchsan/ops/" in s.file for s in found):
+        return of_kernel
+    return tuple(found)[:_LINES]

@@ -1,0 +1,154 @@
+"""The watched values of two recordings, in pairs: by graph, call, node and how often, or by the name of a probe."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchsan.diff.align import Graph, GraphPair
+from torchsan.diff.result import Place, Role
+from torchsan.recording import Reader
+from torchsan.records import GraphRecord, Watched, decode
+
+__all__ = ["Call", "Value", "calls_of", "pair_calls", "pair_probes", "watched_of"]
+
+Key = tuple[str, object, int]
+"""What a value is recognised by inside one call: its role, its name and how often it was there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One watched value. `order` tells when it was seen among those of its recording."""
+
+    watched: Watched
+    order: int
+    role: Role
+    node: str | None = None
+    op: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is, for a report."""
+        w = self.watched
+        return Place(
+            graph=None if w.graph is None else f"{w.graph} {w.direction}",
+            call=w.call,
+            launch=w.launch,
+            kernel=w.kernel,
+            variable=w.name,
+            node=self.node,
+            op=self.op,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a pair of graphs, or all probes (`graphs` is None): its values in pairs, first seen first.
+
+    `known` are the values on either side by the name of the node in the first graph, whatever they are used for.
+    """
+
+    graphs: GraphPair | None
+    pairs: tuple[tuple[Value, Value], ...]
+    known: Mapping[str, tuple[Value, Value]]
+    alone: tuple[int, int] = (0, 0)
+    """How many values of either side have no partner."""
+
+
+CallKey = tuple[int, str, int]
+
+
+def watched_of(recording: Reader) -> list[Watched]:
+    """What was watched, in the order it happened; nothing if it was not."""
+    return [decode(Watched, body.get("watched")) for body in recording.events("watched")]
+
+
+def calls_of(values: Sequence[Watched]) -> tuple[dict[CallKey, list[tuple[int, Watched]]], list[tuple[int, Watched]]]:
+    """The values that can be compared, by graph, direction and call, with their place among all; and the probes."""
+    calls: dict[CallKey, list[tuple[int, Watched]]] = defaultdict(list)
+    probes: list[tuple[int, Watched]] = []
+    for order, w in enumerate(values):
+        if w.summary is None and w.value is None:
+            continue
+        if w.graph is None or w.direction is None:
+            probes.append((order, w))
+        else:
+            calls[w.graph, str(w.direction), w.call].append((order, w))
+    return dict(calls), probes
+
+
+def pair_probes(a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched]]) -> Call:
+    """Probes by their names, and how often they were passed."""
+    mine, other = (
+        {(w.name, w.call): Value(watched=w, order=order, role=Role.PROBE) for order, w in side} for side in (a, b)
+    )
+    pairs = tuple((value, other[key]) for key, value in mine.items() if key in other)
+    return Call(graphs=None, pairs=pairs, known={}, alone=(len(mine) - len(pairs), len(other) - len(pairs)))
+
+
+def pair_calls(graphs: GraphPair, a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched]]) -> Call:
+    """The values of one call of either graph in pairs."""
+    alike = _kernels(graphs.a.record) == _kernels(graphs.b.record)
+    mine = dict(_keyed(graphs.a, a, graphs.partner, alike))
+    other = dict(_keyed(graphs.b, b, lambda name: name, alike))
+    pairs = [(value, other[key]) for key, value in mine.items() if key in other]
+    pairs.sort(key=lambda pair: _when(graphs.a, pair[0], a))
+    known = {x.node: (x, y) for x, y in pairs if x.node is not None and x.role is not Role.INNER}
+    return Call(graphs=graphs, pairs=tuple(pairs), known=known, alone=(len(mine) - len(pairs), len(other) - len(pairs)))
+
+
+def _kernels(graph: GraphRecord) -> list[tuple[str, tuple[str, ...]]]:
+    return [(k.name, k.writes) for k in graph.kernels]
+
+
+def _keyed(
+    graph: Graph, values: Sequence[tuple[int, Watched]], partner: Callable[[str], str | None], alike: bool
+) -> Iterator[tuple[Key, Value]]:
+    """The values worth comparing, each once, by what it is called in the second recording."""
+    seen: Counter[tuple[str, object]] = Counter()
+    covered: set[str] = set()
+    for order, w in values:
+        role, name, node = _role(graph, w)
+        if role is None or (role is Role.OUTPUT and node is not None and node in covered):
+            continue
+        if node is not None:
+            covered.add(node)
+            known = partner(node)
+            if known is None:
+                continue
+            name = known
+        elif role is Role.INNER and not alike:
+            continue
+        side = str(Role.NODE if role is Role.OUTPUT and node is not None else role)
+        nth = seen[side, name]
+        seen[side, name] += 1
+        fx = graph.fx.by_name.get(node) if node is not None else None
+        yield (side, name, nth), Value(watched=w, order=order, role=role, node=node, op=fx.op if fx else None)
+
+
+def _role(graph: Graph, w: Watched) -> tuple[Role | None, object, str | None]:
+    """What a value is to the program, what it is called, and the node it is the value of."""
+    match w.kernel, w.phase:
+        case "(inputs)", _:
+            return Role.INPUT, w.name, w.name
+        case "(outputs)", _:
+            place = int(w.name[6:]) if w.name.startswith("output") and w.name[6:].isdecimal() else -1
+            node = graph.fx.outputs[place] if 0 <= place < len(graph.fx.outputs) else None
+            return Role.OUTPUT, w.name, node if node in graph.fx.by_name else None
+        case _, "after" if w.node is not None:
+            return Role.NODE, w.node, w.node
+        case _, "after":
+            return Role.INNER, (w.site, w.name), None
+        case _:
+            return None, "", None  # What a kernel reads was written before, and compared there.
+
+
+def _when(graph: Graph, value: Value, values: Sequence[tuple[int, Watched]]) -> tuple[int, int, int]:
+    """In the order of launches; among the results of one launch, in the order of the graph."""
+    w = value.watched
+    if value.role is Role.INPUT:
+        return (-1, 0, value.order)
+    last = len(graph.fx.nodes)
+    launch = w.launch if w.launch is not None else len(values)
+    return (launch, graph.fx.position.get(value.node or "", last), value.order)

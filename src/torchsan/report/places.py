@@ -1,0 +1,13 @@
+"""Paths as people type them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["shown_path"]
+
+
+def shown_path(path: Path) -> str:
+    """Return a path from the current folder on if it lies below that, else the whole of it."""
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
