@@ -291,6 +291,25 @@ def test_a_reference_that_is_kept(keep: str, holder: str) -> None:
     assert any(holder in link for link in findings[0].evidence["held by"]), findings[0].evidence
 
 
+def test_a_reference_to_what_the_last_launch_reads_is_kept() -> None:
+    """Nothing frees it by name: it goes with the function, or does not."""
+    kept.clear()
+    edit = replaced(
+        ("        buf2 = buf0; del buf0", f"{_IN_A_LIST.replace('buf1', 'buf0')}        buf2 = buf0; del buf0")
+    )
+
+    def program(compile_: Compile) -> None:
+        f = compile_(lambda x, w: torch.mm(x.relu(), w).sin() * torch.mm(w, x).exp())
+        f(torch.ones(16, 16), torch.ones(16, 16))
+
+    try:
+        assert run(program) == []
+        findings = run(program, edit)
+    finally:
+        kept.clear()
+    assert [(f.kind, f.severity, f.buffer) for f in findings] == [(Kind.LEAKED_BUFFER, Severity.ERROR, "buf0")]
+
+
 def test_a_report_goes_with_the_recording(tmp_path: Path) -> None:
     (finding,) = run(products, in_kernel("cpp_fused_relu_0", "in_out_ptr0[256] = 1;"), out=tmp_path / "run")
     source = (tmp_path / "run" / "artifacts" / finding.evidence["kernel source"]).read_text()

@@ -33,11 +33,7 @@ MEMORY: dict[str, Callable[[str], str]] = {
     ),
     "clobbered-buffer": lambda source: re.sub(r"buf1 = empty_strided_cpu\(.*\)", "buf1 = buf0", source, count=1),
     "early-free": lambda source: re.sub(
-        r"\n( +)(extern_kernels\.mm\(buf0, .*?)\n +del buf0\n",
-        r"\n\1del buf0\n\1\2\n",
-        source,
-        count=1,
-        flags=re.DOTALL,
+        r"\n( +)(extern_kernels\.mm\(buf0, .*)\n", r"\n\1del buf0\n\1\2\n", source, count=1
     ),
 }
 STAGES: dict[str, tuple[str, Any]] = {

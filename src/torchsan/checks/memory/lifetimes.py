@@ -92,8 +92,11 @@ class Lifetimes:
                 # What the last launch uses may as well go with the function; nothing runs while it waits.
                 waits = block.last_use is not None and block.last_use is not self._last
                 followed = function == "call" and (function, name) not in self._plan.unfollowed
-                if waits and followed and block.origin is Origin.PROGRAM and not block.excused:
-                    self._dropped.append((name, block))
+                if followed and block.origin is Origin.PROGRAM and not block.excused:
+                    if waits:
+                        self._dropped.append((name, block))
+                    else:
+                        self._late.append(block)
             list(self._ledger.free(function, [name]))
 
     def count_returned(self, outputs: Any, results: int | None) -> None:
