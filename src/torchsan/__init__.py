@@ -26,11 +26,13 @@ from torchsan.session import session
 if TYPE_CHECKING:
     from torchsan.calls import check_call
     from torchsan.ops import loading_from, probe, realize
+    from torchsan.packages.build import aot_compile
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
 
 _LAZY = {
     "Store": "torchsan.store",
+    "aot_compile": "torchsan.packages.build",
     "check_call": "torchsan.calls",
     "compare": "torchsan.tensors",
     "crossref": "torchsan.checks.metadata.crossref",
@@ -56,6 +58,7 @@ __all__ = [
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
+    "aot_compile",
     "check_call",
     "compare",
     "describe",

@@ -7,6 +7,7 @@ import json
 import sys
 
 from torchsan.diff.compare import SECONDS
+from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader
 from torchsan.report.targets import check_target, write_target
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("json", "html"):
         if getattr(args, option) is not None:
             check_target(f"--{option}", getattr(args, option))
-    a, b = Reader(args.a), Reader(args.b)
+    a, b = Reader(as_recording(args.a)), Reader(as_recording(args.b))
 
     from torchsan.diff import compare_recordings
     from torchsan.diff.documents import as_html, as_json

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchsan._version import __version__
-from torchsan.cli import diff, doctor, ops, report, repro, run, store, values
+from torchsan.cli import check_package, diff, doctor, ops, report, repro, run, store, values
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
@@ -26,6 +26,7 @@ examples:
   torchsan diff run-1 run-2             where two recordings part
   torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
+  torchsan check-package model.pt2      check what AOTInductor built
   torchsan doctor                       what works on this machine
 
 exit status of run, report and diff:
@@ -58,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (run, report, values, diff, repro, ops, store, doctor):
+    for command in (run, report, values, diff, repro, ops, check_package, store, doctor):
         command.add_parser(commands)
     return parser
 

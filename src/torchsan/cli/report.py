@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         check_html_target(args.html)
     if args.json is not None:
         check_json_target(args.json)
-    recording = Reader(args.recording)
+    recording = Reader(as_recording(args.recording))
     if args.json is not None:
         write_json(recording, args.json)
     if args.html is not None:

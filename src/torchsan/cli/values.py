@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.errors import UsageError
 from torchsan.options import When
+from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader
 from torchsan.records import Direction, Watched
 from torchsan.records.watched import value_key
@@ -39,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
-    recording = Reader(args.recording)
+    recording = Reader(as_recording(args.recording))
     graph, direction = _graph(args.graph)
     selection = Selection(
         kernels=tuple(glob for glob in args.kernels.split(",") if glob),

@@ -22,7 +22,7 @@ from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_comp
 if TYPE_CHECKING:
     from torchsan.recording import Sink
 
-__all__ = ["observe_programs"]
+__all__ = ["kernel_record", "live_buffers", "observe_programs"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def observe_programs(writer: Sink, observers: Iterable[Observer]) -> Iterator[No
     """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
     instrument = _Instrument(writer, tuple(observers))
     try:
-        with observe_compiles(instrument.compiled, instrument.compile_failed):
+        with observe_compiles(instrument.compiled, instrument.compile_failed, instrument.python_instead):
             yield
     finally:
         instrument.detach()
@@ -48,6 +48,10 @@ class _Instrument:
 
     def compile_failed(self, error: Exception) -> None:
         self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
+
+    def python_instead(self) -> None:
+        reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"
+        self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
 
     def watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
         self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
@@ -107,7 +111,7 @@ class _Instrument:
         computes: dict[int, tuple[Buffer, ...]],
     ) -> GraphRecord:
         kernels = [
-            _kernel(launch, graphs.get(name), computes.get(launch.nth, ()))
+            kernel_record(launch, graphs.get(name), computes.get(launch.nth, ()))
             for name, function in model.functions.items()
             for launch in function.launches()
         ]
@@ -121,7 +125,7 @@ class _Instrument:
             id=id_,
             direction=compile_.direction,
             kernels=tuple(kernels),
-            buffers=tuple(_buffers(model)),
+            buffers=tuple(live_buffers(model)),
             inputs=whole.inputs,
             artifacts=artifacts,
             compile_seconds=compile_.seconds,
@@ -167,7 +171,7 @@ class _Instrument:
                 self._writer.skipped(observer.name, f"torchsan failed: {_short(e)}")
 
 
-def _buffers(model: Program) -> Iterator[str]:
+def live_buffers(model: Program) -> Iterator[str]:
     """The variables that launches write and something reads, each once; for an unpacked result, its parts."""
     seen: set[str] = set()
     for function in model.functions.values():
@@ -185,7 +189,8 @@ def _buffers(model: Program) -> Iterator[str]:
                         yield part
 
 
-def _kernel(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
+def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
+    """What a launch computes, and from which lines of source."""
     by_name = {n.name: n for n in graph.module.graph.nodes} if graph is not None else {}
     names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
     # In the order of the graph, which is the order of the user's program.

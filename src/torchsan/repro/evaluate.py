@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import operator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torchsan.repro.render import default_fill
 from torchsan.repro.values import Tensors, dtype_named, span
 from torchsan.store import Store
 
-__all__ = ["evaluate"]
+__all__ = ["argument", "evaluate"]
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,8 @@ def evaluate(folder: Path) -> None:
         values: dict[str, Any] = {g.name: _made(g, tensors) for g in exhibit.inputs}
         for node in exhibit.nodes:
             try:
-                kwargs = {k: _argument(v, values) for k, v in node.kwargs.items()}
-                values[node.name] = _call(node.op, _argument(node.args, values), kwargs)
+                kwargs = {k: argument(v, values) for k, v in node.kwargs.items()}
+                values[node.name] = _call(node.op, argument(node.args, values), kwargs)
             except Exception:  # what cannot be run here may still be compiled
                 log.debug("cannot run %s", node.name, exc_info=True)
                 continue
@@ -66,7 +67,8 @@ def _call(op: str, args: Any, kwargs: Any) -> Any:
     return operator.getitem(*args) if op == "getitem" else find_operator(op)(*args, **kwargs)
 
 
-def _argument(value: Any, values: dict[str, Any]) -> Any:
+def argument(value: Any, values: Mapping[str, Any]) -> Any:
+    """What plain values stand for; `values` are the nodes and inputs by name."""
     match value:
         case {"node": str(name)} if len(value) == 1:
             return values[name]
@@ -81,8 +83,8 @@ def _argument(value: Any, values: dict[str, Any]) -> Any:
         case {"float": str(text)} if len(value) == 1:
             return float(text)
         case {"complex": [real, imaginary]} if len(value) == 1:
-            return complex(_argument(real, values), _argument(imaginary, values))
+            return complex(argument(real, values), argument(imaginary, values))
         case list() | tuple():
-            return [_argument(v, values) for v in value]
+            return [argument(v, values) for v in value]
         case _:
             return value

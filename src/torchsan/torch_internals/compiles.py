@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch.fx
     from torch._inductor.graph import GraphLowering
 
-__all__ = ["Buffer", "Compile", "LoweredGraph", "observe_compiles"]
+__all__ = ["Buffer", "Compile", "LoweredGraph", "lowered_graphs", "observe_compiles"]
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +73,12 @@ class Compile:
 
 
 @contextmanager
-def observe_compiles(seen: Callable[[Compile], None], failed: Callable[[Exception], None]) -> Iterator[None]:
+def observe_compiles(
+    seen: Callable[[Compile], None], failed: Callable[[Exception], None], python_instead: Callable[[], None]
+) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
+
+    A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
     Functions compiled before are compiled anew inside, and again after it. The FX graph cache and the AOTAutograd
     cache are neither read nor written meanwhile. May be entered before torch is imported, and does not import it.
@@ -83,7 +87,7 @@ def observe_compiles(seen: Callable[[Compile], None], failed: Callable[[Exceptio
     _forget_compiled()
     patches.on_restore(_forget_compiled)
     try:
-        patches.when_imported("torch._inductor.compile_fx", lambda m: _bypass_fx_graph_cache(patches, m))
+        patches.when_imported("torch._inductor.compile_fx", lambda m: _prepare_compile(patches, m, python_instead))
         for name in ("torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile"):
             patches.when_imported(name, lambda m: _bypass_autograd_cache(patches, m))
         patches.when_imported("torch._inductor.graph", lambda m: _watch_lowering(patches, m, seen, failed))
@@ -99,11 +103,16 @@ def _forget_compiled() -> None:
         dynamo.reset()
 
 
-def _bypass_fx_graph_cache(patches: Patches, compile_fx: Any) -> None:
+def _prepare_compile(patches: Patches, compile_fx: Any, python_instead: Callable[[], None]) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_without_cache(*args: Any, **kwargs: Any) -> Any:
+            changes = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+            if kwargs.get("cpp_wrapper") and not compile_fx.V.aot_compilation:
+                python_instead()
+                kwargs["cpp_wrapper"] = False
+                changes |= {"cpp_wrapper": False, "triton.store_cubin": False}
             # Configuration is per thread, so it has to be set on the thread that compiles.
-            with compile_fx.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+            with compile_fx.config.patch(changes):
                 return original(*args, **kwargs)
 
         return compile_without_cache
@@ -152,7 +161,7 @@ def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Co
     return Compile(
         key=str(aot_name[0]).split("_")[0] if aot_name else None,
         direction=direction,
-        graphs=tuple(_lowered("call", graph)),
+        graphs=tuple(lowered_graphs("call", graph)),
         generated=generated,
         source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
         seconds=seconds,
@@ -166,7 +175,8 @@ def _user_results(context: Any) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _lowered(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:
+def lowered_graphs(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:
+    """A graph that Inductor has scheduled, and its subgraphs."""
     yield LoweredGraph(
         function=function,
         module=cast("torch.fx.GraphModule", graph.module),
@@ -178,7 +188,7 @@ def _lowered(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:
             for subgraph in value if isinstance(value, list | tuple) else (value,):
                 lowered = getattr(subgraph, "graph", None)
                 if type(subgraph).__name__ == "Subgraph" and lowered is not None and lowered.scheduler is not None:
-                    yield from _lowered(subgraph.name, lowered)
+                    yield from lowered_graphs(subgraph.name, lowered)
 
 
 def _buffers(graph: GraphLowering) -> Iterator[Buffer]:

@@ -127,7 +127,7 @@ class ValuesWatch(CallWatch):
             alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
             symbols = self._symbols.get(function, {})
             replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
-            others = self._repetition.differences(values, again)
+            others = {} if again is _nothing else self._repetition.differences(values, again)
             wrong = self._judge(replayer, plan, values, known)
             for unsteady in self._unsteady(replayer, plan, values, others):
                 result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]

@@ -1,0 +1,1 @@
+"""AOTInductor packages: built so that they record their launches by themselves, and read back. Imports no torch."""

@@ -1,0 +1,39 @@
+"""What a model is called with and returns, between two processes: tensors in a store, the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchsan.errors import UsageError
+from torchsan.store import Store
+
+__all__ = ["read_leaves", "write_leaves"]
+
+
+def write_leaves(folder: Path, name: str, leaves: Sequence[Any]) -> None:
+    """Keep `leaves` under a name. Raise UsageError for what is neither a tensor nor a plain value."""
+    plain: list[Any] = []
+    with Store(folder / "tensors") as store:
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                store.put(f"{name}/{i}", leaf.detach())
+                plain.append({"tensor": f"{name}/{i}"})
+            elif leaf is None or isinstance(leaf, bool | int | float | str):
+                plain.append({"value": leaf})
+            else:
+                raise UsageError(f"cannot pass on a {type(leaf).__name__}", slug="usage")
+    (folder / f"{name}.json").write_text(json.dumps(plain))
+
+
+def read_leaves(folder: Path, name: str) -> list[Any]:
+    """What `write_leaves` kept."""
+    with Store(folder / "tensors") as store:
+        return [
+            store.get(leaf["tensor"]) if "tensor" in leaf else leaf["value"]
+            for leaf in json.loads((folder / f"{name}.json").read_text())
+        ]

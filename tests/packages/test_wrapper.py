@@ -1,0 +1,102 @@
+"""The C++ wrapper of a package is read, and gets its recorder where it belongs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchsan.instruments.program.liveness import Liveness
+from torchsan.options import Options, Watch, When
+from torchsan.packages.instrument import instrumented
+from torchsan.packages.wrapper import Wrapper, read_wrapper
+from torchsan.records import KernelKind
+
+TEXT = (Path(__file__).parents[1] / "data" / "packages" / "mlp.wrapper.txt").read_text()
+
+
+@pytest.fixture
+def wrapper() -> Wrapper:
+    found = read_wrapper(TEXT)
+    assert found is not None
+    return found
+
+
+def test_launches_with_what_they_read_and_write(wrapper: Wrapper) -> None:
+    launches = [s.launch for s in wrapper.sites]
+    assert [(n.kernel, n.kind) for n in launches] == [
+        ("aoti_torch_cpu_addmm_out", KernelKind.LIBRARY),
+        ("cpp_fused_relu_0", KernelKind.FUSED),
+        ("aoti_torch_cpu_addmm_out", KernelKind.LIBRARY),
+        ("cpp_fused__softmax_1", KernelKind.FUSED),
+    ]
+    assert launches[0].reads == ("a_bias", "arg4_1", "a_weight")
+    assert launches[0].writes == ("buf0",)
+    assert (launches[1].reads, launches[1].writes) == (("buf1",), ("buf1", "buf2"))
+    assert launches[3].writes == ("buf4", "buf6", "buf7")
+    assert (wrapper.inputs, wrapper.constants) == (["arg4_1"], ["a_weight", "a_bias", "b_weight"])
+    assert [(number, name) for _, number, name in wrapper.outputs] == [(0, "buf7")]
+    assert not wrapper.unread
+
+
+def test_what_nobody_reads_is_known(wrapper: Wrapper) -> None:
+    live = Liveness(wrapper.function())
+    last = wrapper.sites[3].launch
+    assert [live.read_after(name, last.line) for name in last.writes] == [False, False, True]
+    assert live.read_after("buf0", wrapper.sites[0].launch.line), "under the name that it is handed on to"
+
+
+def test_the_text_that_is_kept_reads_the_same(wrapper: Wrapper) -> None:
+    again = read_wrapper(wrapper.text)
+    assert again is not None
+    assert [s.launch.arguments for s in again.sites] == [s.launch.arguments for s in wrapper.sites]
+
+
+def test_results_that_come_as_handles_are_recorded_when_they_have_a_name() -> None:
+    statement = """    AtenTensorHandle buf9_handle;
+    AtenTensorHandle buf10_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_sort(buf7, -1L, 0, &buf9_handle, &buf10_handle));
+    RAIIAtenTensorHandle buf9(buf9_handle);
+    RAIIAtenTensorHandle buf10(buf10_handle);
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_scatter_(buf9, 0L, buf10,
+        buf7));
+    output_handles[0]"""
+    found = read_wrapper(TEXT.replace("    output_handles[0]", statement))
+    assert found is not None
+    sort, scatter = found.sites[-2:]
+    assert (sort.launch.kernel, sort.launch.reads, sort.launch.writes) == (
+        "aoti_torch_cpu_sort",
+        ("buf7",),
+        ("buf9", "buf10"),
+    )
+    assert sort.ends == sort.begins + 2
+    assert (scatter.launch.reads, scatter.launch.writes) == (("buf9", "buf10", "buf7"), ("buf9",))
+    assert scatter.ends == scatter.begins + 1
+
+
+def test_the_recorder_stands_around_each_launch(wrapper: Wrapper) -> None:
+    lines = instrumented(TEXT, wrapper, {"a": ')torchsan"'}, Watch.SAVE, When.BOTH, lambda kernel: True).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("cpp_fused_relu_0("))
+    assert 'torchsan_call.launch(1, torchsan_recorder::BEFORE, "cpp_fused_relu_0");' in lines[at - 1]
+    assert '"buf1", buf1);' in lines[at - 1]
+    assert "buf2" not in lines[at - 1], "what is not written yet is not looked at"
+    assert '"buf2", buf2);' in lines[at + 1]
+    assert all("if (torchsan_call.log != nullptr) {" in lines[i] for i in (at - 1, at + 1))
+    end = next(i for i, line in enumerate(lines) if "output_handles[0] =" in line)
+    assert '"output0", buf7);' in lines[end - 1], "before it is given away"
+    recorder = next(i for i, line in enumerate(lines) if "namespace torchsan_recorder {" in line)
+    assert recorder < next(i for i, line in enumerate(lines) if line.startswith("void AOTInductorModel::run_impl("))
+
+
+def test_names_and_filters(wrapper: Wrapper) -> None:
+    options = Options(kernels=("cpp_fused*",))
+    text = instrumented(TEXT, wrapper, {}, Watch.NAMES, When.BOTH, options.selects)
+    assert text.count("torchsan_call.launch(") == 2
+    assert "torchsan_call.tensor(" not in text
+    after = instrumented(TEXT, wrapper, {}, Watch.PRINT, When.AFTER, options.selects)
+    assert "torchsan_recorder::PRINT" in after
+    assert "torchsan_recorder::BEFORE" not in after.split("void AOTInductorModel::run_impl(")[1]
+
+
+def test_what_is_no_wrapper_is_left_alone() -> None:
+    assert read_wrapper("int main() { return 0; }") is None
