@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -137,6 +139,7 @@ def test_a_damaged_recording_is_refused_with_a_reason(
     assert re.search(r"^torchsan: error: .*\[(no-recording|malformed-record)\]$", err.strip())
 
 
+@pytest.mark.parametrize("depth", [1000, 3000])
 @pytest.mark.parametrize(
     "text",
     [
@@ -149,7 +152,9 @@ def test_a_damaged_recording_is_refused_with_a_reason(
     ],
     ids=["statement", "operator", "call", "memory", "nested", "deep"],
 )
-def test_nothing_in_a_recording_is_executed(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_in_a_recording_is_executed(text: str, depth: int, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(functools.partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    sys.setrecursionlimit(depth)  # Who imports what decides about it.
     record(Path("a"), [run(inputs())], text=text)
     record(Path("b"), [run(inputs(), 0.25)], text=text)
     assert main(["diff", "a", "b"]) == 1

@@ -135,7 +135,7 @@ class RunnableGraph:
                     return operator.getitem, (self._argument(value), self._argument(index)), {}
                 case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
                     return _PYTHON[type(op)], (self._argument(left), self._argument(right)), {}
-        except Unavailable as e:
+        except (Unavailable, RecursionError) as e:  # The latter for an expression that no program has written.
             return _Missing(str(e)), tuple(self._nodes[p] for p in node.parents), {}
         return _Missing(f"{node.op} is not run"), tuple(self._nodes[p] for p in node.parents), {}
 
