@@ -34,7 +34,7 @@ def ending(exhibit: Exhibit, finding: Finding) -> Ending:
             case Kind.UNDECLARED_ALIAS:
                 return _alias()
             case _:
-                return _metadata()
+                return _metadata(str(finding.evidence.get("against")))
     match finding.kind:
         case Kind.OUT_OF_BOUNDS_WRITE:
             return _out_of_bounds(exhibit)
@@ -129,22 +129,39 @@ def _uninitialized(exhibit: Exhibit) -> Ending:
     )
 
 
-def _metadata() -> Ending:
+def _metadata(against: str) -> Ending:
+    """`against` is what the metadata check compared with: the meta kernel, or the fake one, of sizes or of symbols."""
+    froms = {"from torch._subclasses.fake_tensor import FakeTensorMode"}
+    mode = "FakeTensorMode()"
+    if against == "symbolic":
+        froms.add("from torch.fx.experimental.symbolic_shapes import ShapeEnv")
+        mode = "FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)"
+    believed = [f"with {mode} as mode:", "    fake = facts([mode.from_tensor(x) for x in inputs()])"]
+    if against == "meta":
+        froms, believed = set(), ['fake = facts([x.to("meta") for x in inputs()])']
+    device = "" if against == "meta" else "t.device, "
     return Ending(
         lines=[
-            "def facts(result):",
-            "    leaves = torch.utils._pytree.tree_leaves(result)",
-            "    return [(t.dtype, t.shape, t.stride(), t.storage_offset(), t.device, t.layout) for t in leaves]",
+            "def facts(args):",
+            "    results = torch.utils._pytree.tree_leaves(f(*args))",
+            "    given = [a.untyped_storage()._cdata for a in args]",
+            "    return [t if t is None else fact(t, given) for t in results]",
             "",
             "",
-            "real = facts(f(*inputs()))",
-            "with FakeTensorMode() as mode:",
-            "    fake = facts(f(*[mode.from_tensor(x) for x in inputs()]))",
+            "def fact(t, given):",
+            f"    whole = ({device}t.dtype, t.layout, t.requires_grad, *map(int, t.shape))",
+            "    if t.layout is not torch.strided:",
+            "        return whole",
+            "    return (*whole, *map(int, t.stride()), int(t.storage_offset()), t.untyped_storage()._cdata in given)",
+            "",
+            "",
+            "real = facts(inputs())",
+            *believed,
             'print("real", real)',
             'print("fake", fake)',
             "assert real == fake",
         ],
-        froms=frozenset(["from torch._subclasses.fake_tensor import FakeTensorMode"]),
+        froms=frozenset(froms),
     )
 
 
