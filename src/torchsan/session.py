@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError, SessionError
-from torchsan.options import Options, parse_options
-from torchsan.recording import Writer, finalize
-from torchsan.records import Coverage, Finding, Severity
+
+# Everything else when it is used: `import torchsan` costs nothing, as a pytest plugin that is off must.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from torchsan.options import Options
+    from torchsan.recording import Writer
+    from torchsan.records import Coverage, Finding
 
 __all__ = ["Session", "session"]
 
@@ -53,14 +56,17 @@ class Session:
     @property
     def coverage(self) -> Coverage:
         """What was looked at so far, and what was not and why."""
+        from torchsan.records import Coverage
+
         return self._writer.coverage if self._writer is not None else Coverage()
 
     def raise_if_findings(self) -> None:
         """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
+        from torchsan.records import Severity
+        from torchsan.report import render_findings
+
         errors = [f for f in self.findings if f.severity is Severity.ERROR]
         if errors:
-            from torchsan.report import render_findings
-
             count = f"{len(errors)} finding{'s' if len(errors) > 1 else ''}"
             raise FindingsError(f"torchsan: {count} in compiled code\n\n{render_findings(errors)}\n", slug="findings")
 
@@ -105,6 +111,10 @@ class Session:
         self.close()
 
     def _make_writer(self, stack: ExitStack) -> Writer:
+        import tempfile
+
+        from torchsan.recording import Writer, finalize
+
         path = self.options.out
         if path is None:
             path = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsan-", ignore_cleanup_errors=True))
@@ -141,6 +151,8 @@ def session(
     without, it is gone when the context ends, and findings and coverage stay on the object. Raise UsageError for a
     value that is not allowed.
     """
+    from torchsan.options import Options, parse_options
+
     given: dict[str, Any] = {
         "check": check,
         "watch": watch,

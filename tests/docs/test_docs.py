@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import torchsan
+from tests.entry_points import write_entry_points
 
 ROOT = Path(__file__).parents[2]
 PAGES = [p for p in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if "_build" not in p.parts]
@@ -64,7 +65,8 @@ def runnable() -> list[Path]:
 
 @pytest.mark.parametrize("page", runnable(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    source = str(Path(torchsan.__file__).parents[1])
+    write_entry_points(tmp_path / ".installed")
+    source = os.pathsep.join([str(tmp_path / ".installed"), str(Path(torchsan.__file__).parents[1])])
     environ = os.environ | {"PYTHONPATH": source, "TORCHSAN_OPTIONS": "", "COLUMNS": "200"}
     # One interpreter for all the Python of a page, as a reader has it; it is told to go on between the commands.
     script = """
@@ -99,7 +101,7 @@ for line in sys.stdin:
 def run_commands(block: Block, where: str, folder: Path, environ: dict[str, str]) -> None:
     commands = block.commands()
     for i, command in enumerate(commands):
-        if command.split()[0] == "torchsan":
+        if command.split()[0] in ("torchsan", "pytest"):
             command = f"{shlex.quote(sys.executable)} -m {command}"
         done = subprocess.run(command, shell=True, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)  # noqa: S602  # our own pages
         expected = block.statuses if i == len(commands) - 1 else (0,)

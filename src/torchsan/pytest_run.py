@@ -1,0 +1,151 @@
+"""One test under torchsan: its session, what it says of the test, and the summary over all. Loaded when one asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchsan.errors import TorchsanError, UsageError
+from torchsan.options import Options, Watch, parse_options, resolve_options
+from torchsan.records import Check, Severity
+from torchsan.report.findings import count, render_findings
+from torchsan.session import Session
+
+__all__ = ["CheckedTest", "resolve", "summary_lines"]
+
+_OF_A_TEST = ("check", "watch", "kernels", "when", "calls", "max_bytes", "no_guards")
+
+
+def resolve(config: pytest.Config, marker: pytest.Mark | None) -> Options:
+    """Return a test's options: the marker's over the flag's, over the variable, over `[tool.torchsan]`.
+
+    `out` is the folder under which the recordings of this run go. Raise pytest.UsageError for what is not allowed.
+    """
+    flag = config.getoption("--torchsan")
+    try:
+        options = resolve_options({"check": flag} if flag else {}, os.environ, config.rootpath)
+        return dataclasses.replace(options, **_of_marker(marker)) if marker is not None else options
+    except TorchsanError as e:
+        raise pytest.UsageError(str(e)) from e
+
+
+def _of_marker(marker: pytest.Mark) -> dict[str, Any]:
+    given = dict(marker.kwargs)
+    if marker.args:
+        given["check"] = marker.args[0] if len(marker.args) == 1 else marker.args
+    if wrong := sorted(set(given) - set(_OF_A_TEST)):
+        raise UsageError(
+            f"@pytest.mark.torchsan has no {wrong[0]!r}; it takes {', '.join(_OF_A_TEST)}", slug="bad-option"
+        )
+    return parse_options("@pytest.mark.torchsan", given)
+
+
+class CheckedTest:
+    """A test with a session of its own. `figures`, once it is closed, is what the report and the summary say."""
+
+    def __init__(self, item: pytest.Item, run: str, marker: pytest.Mark | None) -> None:
+        """Prepare a session that records below the folder of this `run`. Raise pytest.UsageError for its options."""
+        options = resolve(item.config, marker)
+        root = item.config.invocation_params.dir / (options.out or "torchsan-runs") / run
+        self.figures: dict[str, Any] | None = None
+        self.session = Session(dataclasses.replace(options, out=str(_free(root / _file_name(item.nodeid)))))
+        self._item = item
+        self._marked = marker is not None
+
+    def open(self) -> None:
+        """Start watching; raise what `Session.open` does."""
+        self.session.open()
+
+    def failed(self, when: str) -> None:
+        """The test raised by itself, in its setup or its call: show beside it what was found until then."""
+        self._close()
+        if self.session.findings:
+            self._item.add_report_section(when, "torchsan", self._text())
+
+    def judge(self) -> str | None:
+        """The test ended well: return why torchsan fails it, or None."""
+        self._close()
+        if any(f.severity is Severity.ERROR for f in self.session.findings):
+            return self._text()
+        if self._marked and not self._observed():
+            return (
+                "torchsan: nothing was compiled by Inductor in this test, which is marked to be checked; "
+                "call what torch.compile returned, or remove the marker"
+            )
+        return None
+
+    def _observed(self) -> bool:
+        coverage = self.session.coverage
+        eager = self.session.options.check == (Check.METADATA,)  # Which looks at operators outside of graphs too.
+        return bool(coverage.graphs or (eager and coverage.ops_checked))
+
+    def _text(self) -> str:
+        findings = self.session.findings
+        head = f"torchsan: {count(len(findings), 'finding')} in this test"
+        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {_short(self.session.path)}"
+
+    def _close(self) -> None:
+        session = self.session
+        session.close()
+        findings, coverage, path = session.findings, session.coverage, session.path
+        keep = findings or session.options.watch is not Watch.OFF
+        if path is not None and not keep:
+            shutil.rmtree(path, ignore_errors=True)
+            for folder in (path.parent, path.parent.parent):
+                with suppress(OSError):  # Other recordings are there.
+                    folder.rmdir()
+        self.figures = {
+            "findings": [f"{f.id}: {f.severity.value}: {f.kind.value}" for f in findings],
+            "severities": [f.severity.value for f in findings],
+            "recording": _short(path) if keep else None,
+            "graphs": coverage.graphs,
+            "kernels": coverage.kernels,
+            "operators": coverage.ops_checked,
+            "skipped": len(coverage.skipped),
+        }
+
+
+def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the summary of a run from the figures of its tests by node id."""
+    counts = Counter(severity for f in figures.values() for severity in f["severities"])
+    found = ", ".join(count(counts[s.value], s.value) for s in Severity if counts[s.value])
+    totals = ", ".join(
+        count(sum(f[f"{what}s"] for f in figures.values()), what) for what in ("graph", "kernel", "operator")
+    )
+    yield f"{count(len(figures), 'test')} checked: {totals}; findings: {found or 'none'}"
+    if nothing := sum(not f["graphs"] for f in figures.values()):
+        yield f"{count(nothing, 'test')} compiled nothing"
+    if skipped := sum(f["skipped"] for f in figures.values()):
+        yield f"{count(skipped, 'thing')} in them could not be checked; `torchsan report RECORDING` lists them"
+    for nodeid, f in figures.items():
+        if f["recording"] is not None:
+            yield f"{nodeid}: {'; '.join(f['findings']) or 'watched'}"
+            yield f"  recording: {f['recording']}"
+
+
+def _file_name(nodeid: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", nodeid).strip("._")[-120:] or "test"
+
+
+def _free(folder: Path) -> Path:
+    """`folder`, or it with a number if a test of that name was here: one that runs again, or one named alike."""
+    n = 1
+    candidate = folder
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate
+
+
+def _short(path: Path | None) -> str:
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path is not None and path.is_relative_to(cwd) else path)

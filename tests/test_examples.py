@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.entry_points import write_entry_points
+from torchsan.recording import Reader
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def run_pytest(project: Path, tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    write_entry_points(tmp_path / "installed")
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "installed"), str(ROOT / "src")]),
+        "TORCHSAN_OPTIONS": f"out={tmp_path / 'runs'}",
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *flags]
+    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=300)
+
+
+def test_the_sample_project_finds_its_wrong_fake_kernel(tmp_path: Path) -> None:
+    done = run_pytest(EXAMPLES / "custom_operator", tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 2 passed" in done.stdout
+    assert "F1: error: metadata-mismatch" in done.stdout
+    assert "dtype of output is float64, its fake kernel says float32" in done.stdout
+    (manifest,) = (tmp_path / "runs").glob("*/*/manifest.json")
+    recording = Reader(manifest.parent)
+    assert "test_brightness_is_the_mean" in recording.path.name
+    assert {op for f in recording.findings() for op in f.ops} == {"pixelmath.brightness.default"}
+
+
+@pytest.mark.slow
+def test_the_sample_projects_own_tests_pass(tmp_path: Path) -> None:
+    done = run_pytest(EXAMPLES / "custom_operator", tmp_path, "-p", "no:torchsan", "-o", "addopts=")
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
