@@ -129,6 +129,11 @@ class Session:
             self._writer.event("seed", {"torch": seed()})
 
 
+def active() -> Session | None:
+    """Return the session that is open in this process, if there is one."""
+    return _active
+
+
 def _deactivate() -> None:
     global _active
     _active = None

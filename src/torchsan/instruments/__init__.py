@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.compiled import Programs, observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
 from torchsan.instruments.timing import Timer
 from torchsan.instruments.watch import Watcher, probes_to
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchsan.instruments.observer import Observer
     from torchsan.recording import Writer
 
-__all__ = ["attach"]
+__all__ = ["Programs", "attach", "watching"]
 
 
 @contextmanager
@@ -28,14 +28,22 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
         writer.skipped("PyTorch", caveat)
     observers = (*observers, Timer(writer, options.calls))
     with ExitStack() as stack:
-        if options.watch is not Watch.OFF:
-            watcher = Watcher(writer, options)
-            # First, so that a launch is named before a check has a chance to fail on it.
-            observers = (watcher, *observers)
-            stack.enter_context(probes_to(watcher))
+        observers = stack.enter_context(watching(writer, options, observers))
         stack.enter_context(observe_programs(writer, observers))
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
                 stack.enter_context(observe_operators(observer))
         yield
+
+
+@contextmanager
+def watching(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
+    """Give the observers, with that of `--watch` if the options ask for it; probes are seen while the context lasts."""
+    if options.watch is Watch.OFF:
+        yield tuple(observers)
+        return
+    watcher = Watcher(writer, options)
+    with probes_to(watcher):
+        # First, so that a launch is named before a check has a chance to fail on it.
+        yield (watcher, *observers)
