@@ -10,6 +10,7 @@ from torchsan.recording import Reader
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.kernels import kernel_details
+from torchsan.report.perfetto import write_trace
 from torchsan.report.terminal import print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
@@ -20,6 +21,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote")
     parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
     parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
+    parser.add_argument("--perfetto", metavar="FILE", help="write launches and memory as a trace for ui.perfetto.dev")
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
@@ -38,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
         write_json(recording, args.json)
     if args.html is not None:
         write_html(recording, args.html)
+    if args.perfetto is not None:
+        write_trace(recording, args.perfetto, sys.stderr)
     if "-" not in (args.json, args.html):
         _print(recording, args)
     return verdict(recording).exit

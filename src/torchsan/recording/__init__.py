@@ -6,7 +6,7 @@ had seen; reading it needs neither the program nor torch, and executes nothing f
 
 from torchsan.recording.folder import SCHEMA, Manifest, create_folder
 from torchsan.recording.memory import Memory
-from torchsan.recording.reader import Failure, Reader
+from torchsan.recording.reader import Failure, Reader, Timed
 from torchsan.recording.sink import Sink
 from torchsan.recording.state import Program
 from torchsan.recording.writer import Writer, finalize
@@ -19,6 +19,7 @@ __all__ = [
     "Program",
     "Reader",
     "Sink",
+    "Timed",
     "Writer",
     "create_folder",
     "finalize",

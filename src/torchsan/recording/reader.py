@@ -38,6 +38,16 @@ class Failure:
     slug: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One event: when it was written, in seconds since 1970, and by which thread. `body` is its JSON value."""
+
+    time: float
+    thread: int
+    kind: str
+    body: Any
+
+
 class Reader:
     """What a recording says. Read once, when it is opened; raises RecordingError for what is no recording."""
 
@@ -53,13 +63,16 @@ class Reader:
         self.seed: int | None = self.manifest.seed
         self._state = State()
         self._others: list[tuple[str, dict[str, Any]]] = []
+        self._timed: list[Timed] = []
         log = ReadOnlyLog(self.path)
         try:
             rows = log.events()
         finally:
             log.close()
-        for kind, body in rows:
-            self._add(kind, body)
+        for time, thread, kind, body in rows:
+            value = self._add(kind, body)
+            if type(time) is float and type(thread) is int and isinstance(kind, str):
+                self._timed.append(Timed(time=time, thread=thread, kind=kind, body=value))
 
     def graphs(self) -> list[GraphRecord]:
         """The compiled graphs in the order they were first seen."""
@@ -80,6 +93,10 @@ class Reader:
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
         return [body for k, body in self._others if k == kind]
+
+    def timed(self) -> list[Timed]:
+        """Every event that has a time, in the order they were written."""
+        return list(self._timed)
 
     @property
     def tensors(self) -> Path:
@@ -105,7 +122,7 @@ class Reader:
         except (OSError, ValueError) as e:
             raise RecordingError(f"cannot read artifact {name} of {self.path}: {e}", slug="malformed-record") from e
 
-    def _add(self, kind: object, text: object) -> None:
+    def _add(self, kind: object, text: object) -> Any:
         if not isinstance(kind, str) or not isinstance(text, str):
             raise RecordingError(f"an event of {self.path} is not text; it is damaged", slug="malformed-record")
         try:
@@ -130,6 +147,7 @@ class Reader:
                 self._state.new_ops(decode(_Ops, body).ops)
             case _:
                 self._add_about_the_run(kind, body)
+        return body
 
     def _add_about_the_run(self, kind: str, body: Any) -> None:
         if not isinstance(body, dict):
