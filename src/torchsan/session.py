@@ -113,10 +113,13 @@ class Session:
     def _make_writer(self, stack: ExitStack) -> Writer:
         import tempfile
 
-        from torchsan.recording import Writer, finalize
+        from torchsan.recording import Writer, current_rank, finalize
 
         path = self.options.out
-        if path is None:
+        rank = current_rank(os.environ)
+        if path is not None and rank is not None:
+            path = rank.folder(path)
+        elif path is None:
             path = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsan-", ignore_cleanup_errors=True))
         writer = Writer.create(path, command=getattr(sys, "argv", ()), options=self.options)
         stack.callback(finalize, writer.path, None)
@@ -153,7 +156,8 @@ def session(
     """Return a context manager that watches all compiled code of this process while it is open.
 
     The options are those of `torchsan run`; one that is None has its default. With `out` the recording is kept there;
-    without, it is gone when the context ends, and findings and coverage stay on the object. Raise UsageError for a
+    without, it is gone when the context ends, and findings and coverage stay on the object. A rank of a distributed job
+    records to `out/rank-N`. Raise UsageError for a
     value that is not allowed.
     """
     from torchsan.options import Options, parse_options

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from torchsan.errors import UsageError
 from torchsan.packages.convert import as_recording
-from torchsan.recording import Reader
+from torchsan.recording import Reader, rank_folders
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.kernels import kernel_details
@@ -35,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
         check_html_target(args.html)
     if args.json is not None:
         check_json_target(args.json)
+    if rank_folders(Path(args.recording)):
+        return _run_ranks(args)
     recording = Reader(as_recording(args.recording))
     if args.json is not None:
         write_json(recording, args.json)
@@ -54,3 +58,17 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_lines(kernel_details(recording, args.kernels), sys.stdout)
     if args.finding is None and args.kernels is None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+
+
+def _run_ranks(args: argparse.Namespace) -> int:
+    from torchsan.report.ranks import open_ranks, print_ranks, write_ranks_json
+
+    ranks = open_ranks(args.recording)
+    for flag in ("perfetto", "html", "finding", "kernels"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
+    if args.json is not None:
+        write_ranks_json(ranks, args.json)
+    if args.json != "-":
+        print_ranks(ranks, sys.stdout, quiet=args.quiet)
+    return ranks.verdict.exit

@@ -6,6 +6,7 @@ Nothing here imports torch or rich before the program has ended: the program sta
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -15,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchsan.cli.progress import Progress
+from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
 from torchsan.cli.supervise import supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
-from torchsan.recording import Program, Reader, create_folder, finalize
+from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize
 from torchsan.records import Check
 from torchsan.report.findings import clean
 
@@ -67,6 +69,11 @@ def run(args: argparse.Namespace) -> int:
     options = resolve_options(given, os.environ, Path.cwd())
     command = _command(args)
     _check(options, command)
+    if is_launcher(command):
+        return run_ranks(command, options, given)
+    rank = current_rank(os.environ)
+    if rank is not None:
+        options = _of_rank(options, rank)
     folder = create_folder(options.out, command=command, options=options)
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with supervised(_child_command(folder, command), progress.show if progress else None) as program:
@@ -76,7 +83,18 @@ def run(args: argparse.Namespace) -> int:
         status = _report(folder, options, program)
     if options.repro and status == 1:
         _reproduce(folder, options)
+    if rank is not None:
+        # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
+        return program.status or 0
     return status
+
+
+def _of_rank(options: Options, rank: Rank) -> Options:
+    """Each rank has files of its own, and says what it found, not what it saw: there are others beside it."""
+    json = options.json
+    if json is not None and json != "-":
+        json = str(Path(json).with_name(f"{Path(json).stem}-rank-{rank.rank}{Path(json).suffix}"))
+    return dataclasses.replace(options, out=rank.folder(options.out), json=json, quiet=True)
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -132,6 +150,8 @@ def _report(folder: Path, options: Options, program: Program) -> int:
             "what it said stands above",
             slug="internal-error",
         )
+    if LAUNCHED in os.environ:
+        return verdict(recording).exit
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     if options.json is not None:

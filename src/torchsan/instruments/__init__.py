@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 from torchsan.instruments.compiled import Programs, observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
 from torchsan.instruments.timing import Timer
+from torchsan.instruments.replicas import observe_replicas
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
+from torchsan.recording import current_rank
 from torchsan.torch_internals import check_version
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     with ExitStack() as stack:
         observers = stack.enter_context(watching(writer, options, observers))
         stack.enter_context(observe_programs(writer, observers))
+        rank = current_rank(os.environ)
+        if rank is not None and rank.world > 1:
+            writer.event("rank", {"rank": rank})
+            stack.enter_context(observe_replicas(writer))
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):

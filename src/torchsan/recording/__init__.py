@@ -6,6 +6,7 @@ had seen; reading it needs neither the program nor torch, and executes nothing f
 
 from torchsan.recording.folder import SCHEMA, Manifest, create_folder
 from torchsan.recording.memory import Memory
+from torchsan.recording.ranks import Rank, current_rank, rank_folders
 from torchsan.recording.reader import Failure, Reader, Timed
 from torchsan.recording.sink import Sink
 from torchsan.recording.state import Program
@@ -17,10 +18,13 @@ __all__ = [
     "Manifest",
     "Memory",
     "Program",
+    "Rank",
     "Reader",
     "Sink",
     "Timed",
     "Writer",
     "create_folder",
+    "current_rank",
     "finalize",
+    "rank_folders",
 ]
