@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from torchsan.options import Options
-    from torchsan.recording import Writer
+    from torchsan.recording import Shipper, Writer
     from torchsan.records import Coverage, Finding
 
 __all__ = ["Session", "session"]
@@ -113,7 +113,7 @@ class Session:
     def _make_writer(self, stack: ExitStack) -> Writer:
         import tempfile
 
-        from torchsan.recording import Writer, current_rank, finalize
+        from torchsan.recording import Writer, current_rank, finalize, is_url
 
         path = self.options.out
         rank = current_rank(os.environ)
@@ -121,7 +121,10 @@ class Session:
             path = rank.folder(path)
         elif path is None:
             path = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsan-", ignore_cleanup_errors=True))
-        writer = Writer.create(path, command=getattr(sys, "argv", ()), options=self.options)
+        url = path if is_url(path) else None
+        writer = Writer.create(None if url else path, command=getattr(sys, "argv", ()), options=self.options)
+        if url is not None:
+            stack.callback(_sent_or_kept, writer.path, _shipper(writer, url))
         stack.callback(finalize, writer.path, None)
         return writer
 
@@ -130,6 +133,25 @@ class Session:
         seed = getattr(torch, "initial_seed", None)  # Absent while torch is still being imported.
         if seed is not None and self._writer is not None:
             self._writer.event("seed", {"torch": seed()})
+
+
+def _shipper(writer: Writer, url: str) -> Shipper:
+    from torchsan.recording import Shipper
+    from torchsan.recording.shipping import remove
+
+    try:
+        return Shipper(writer.path, url)
+    except BaseException:
+        writer.close()
+        remove(writer.path)
+        raise
+
+
+def _sent_or_kept(folder: Path, shipper: Shipper) -> None:
+    from torchsan.recording.shipping import remove
+
+    if shipper.finish():
+        remove(folder)
 
 
 def active() -> Session | None:

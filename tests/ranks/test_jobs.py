@@ -104,7 +104,8 @@ def test_a_gradient_that_differs_after_it_was_reduced_is_named() -> None:
 @pytest.mark.slow
 def test_a_rank_that_is_killed_leaves_what_it_had_and_so_do_the_others() -> None:
     status, text = job(2, "ddp", "--kill", "1:2", check="values")
-    assert status not in (0, 1, 4), text
+    assert status == 1, text  # The launcher's own, which is 1 whatever a rank died of.
+    assert "torchsan: incomplete: no findings on 2 ranks" in text
     ranks = open_ranks("runs")
     assert ranks.readers[1].program.signal == 9
     assert len(ranks.readers[1].events("replica-step")) == 2

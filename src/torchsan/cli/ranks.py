@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from torchsan.cli.supervise import supervised
 from torchsan.errors import RecordingError, UsageError
 from torchsan.options import Options
+from torchsan.recording import is_url, local_copy
 from torchsan.recording.folder import create_place
 
 __all__ = ["LAUNCHED", "is_launcher", "run_ranks"]
@@ -35,17 +37,18 @@ def run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any]
 
     arguments = list(command[2:] if command[0] == "-m" else command[1:])
     before, script = _split(arguments)
-    place = create_place(options.out)
-    ours = ["--out", str(place), "--quiet"]
+    url = options.out if is_url(options.out) else None
+    place = url or str(create_place(options.out))
+    ours = ["--out", place, "--quiet"]
     for name, value in flags.items():
         if name not in _NOT_FOR_RANKS:
             flag = f"--{name.replace('_', '-')}"
             ours += [flag] if value is True else [flag, str(value)]
     launched = [sys.executable, "-m", _LAUNCHER, *before, "-m", "torchsan", "run", *ours, *script]
-    os.environ[LAUNCHED] = str(place)
-    with supervised(launched, None) as program:
+    os.environ[LAUNCHED] = place
+    with supervised(launched, None) as program, ExitStack() as stack:
         try:
-            ranks = open_ranks(place)
+            ranks = open_ranks(stack.enter_context(local_copy(place)), url)
         except RecordingError as e:
             sys.stderr.write(f"torchsan: incomplete: {e}\n")
             return program.status or 4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchsan.errors import UsageError
 from torchsan.packages.convert import as_recording
-from torchsan.recording import Reader, rank_folders
+from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.kernels import kernel_details
@@ -20,7 +20,7 @@ from torchsan.report.verdict import verdict
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
     parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
-    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote")
+    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
     parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
     parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
     parser.add_argument("--perfetto", metavar="FILE", help="write launches and memory as a trace for ui.perfetto.dev")
@@ -37,9 +37,16 @@ def run(args: argparse.Namespace) -> int:
         check_html_target(args.html)
     if args.json is not None:
         check_json_target(args.json)
-    if rank_folders(Path(args.recording)):
-        return _run_ranks(args)
-    recording = Reader(as_recording(args.recording))
+    with local_copy(args.recording) as folder:
+        return _run(folder, args)
+
+
+def _run(folder: Path, args: argparse.Namespace) -> int:
+    url = args.recording if is_url(args.recording) else None
+    if rank_folders(folder):
+        return _run_ranks(folder, url, args)
+    recording = Reader(as_recording(folder))
+    recording.place = url
     if args.json is not None:
         write_json(recording, args.json)
     if args.html is not None:
@@ -60,10 +67,10 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
 
 
-def _run_ranks(args: argparse.Namespace) -> int:
+def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> int:
     from torchsan.report.ranks import open_ranks, print_ranks, write_ranks_json
 
-    ranks = open_ranks(args.recording)
+    ranks = open_ranks(folder, url)
     for flag in ("perfetto", "html", "finding", "kernels"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")

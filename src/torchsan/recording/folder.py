@@ -100,7 +100,11 @@ def _default_folder() -> Path:
 
 def _given_folder(path: str) -> Path:
     if "://" in path:
-        raise UsageError(f"a recording is a local folder, not {path}; choose another --out", slug="unwritable-out")
+        raise UsageError(
+            f"this recording is a local folder, and {path} is none: `torchsan run --out` and `torchsan.session(out=…)` "
+            "take URLs",
+            slug="unwritable-out",
+        )
     folder = Path(path).absolute()
     if folder.is_dir() and any(folder.iterdir()):
         what = "holds a recording already" if (folder / MANIFEST).exists() else "is not empty"

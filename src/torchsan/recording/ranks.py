@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Rank", "current_rank", "rank_folders"]
+from torchsan.recording.remote import is_url, join_url
+
+__all__ = ["Rank", "current_rank", "is_rank_folder", "rank_folders"]
 
 _FOLDER = re.compile(r"rank-(\d{1,9})(?:-restart-(\d{1,9}))?")
 
@@ -24,8 +26,10 @@ class Rank:
 
     def folder(self, out: str | None) -> str:
         """Where this rank records: `out/rank-N`. Without `out`, below a folder that all ranks of a machine agree on."""
-        again = f"-restart-{self.restart}" if self.restart else ""
-        return str(Path(out or _common_folder()) / f"rank-{self.rank}{again}")
+        name = f"rank-{self.rank}" + (f"-restart-{self.restart}" if self.restart else "")
+        if out is not None and is_url(out):
+            return join_url(out, name)
+        return str(Path(out or _common_folder()) / name)
 
 
 def current_rank(environ: Mapping[str, str]) -> Rank | None:
@@ -36,6 +40,11 @@ def current_rank(environ: Mapping[str, str]) -> Rank | None:
     except (KeyError, ValueError):
         return None
     return Rank(rank=rank, world=world, restart=max(restart, 0)) if 0 <= rank < world else None
+
+
+def is_rank_folder(name: str) -> bool:
+    """Return whether a folder of this name holds the recording of a rank."""
+    return _FOLDER.fullmatch(name) is not None
 
 
 def rank_folders(folder: Path) -> dict[tuple[int, int], Path]:

@@ -54,6 +54,8 @@ class Reader:
     def __init__(self, path: str | Path) -> None:
         """Read the recording in the folder `path`."""
         self.path = Path(path).absolute()
+        self.place: str | None = None
+        """The URL that this is a copy of, if it is one."""
         self.manifest = read_manifest(self.path)
         self.program = Program()
         self.closed = False

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
-from torchsan.recording import Program, Rank, Reader, rank_folders
+from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
 from torchsan.report.findings import Line, clean, count, finding_lines
 from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
@@ -102,8 +102,11 @@ class Ranks:
         return Verdict(status=Status.CLEAN, exit=0)
 
 
-def open_ranks(path: str | Path) -> Ranks:
-    """Return the recordings of the ranks below `path`. Raise RecordingError if there is none that can be read."""
+def open_ranks(path: str | Path, url: str | None = None) -> Ranks:
+    """Return the recordings of the ranks below `path`, a copy of those at `url` if that is given.
+
+    Raise RecordingError if there is none that can be read.
+    """
     folder = Path(path).absolute()
     folders = rank_folders(folder)
     last = max((restart for restart, _ in folders), default=0)
@@ -113,6 +116,7 @@ def open_ranks(path: str | Path) -> Ranks:
         if restart == last:
             try:
                 readers[rank] = Reader(place)
+                readers[rank].place = None if url is None else join_url(url, place.name)
             except RecordingError as e:
                 unreadable[rank] = str(e)
     if not readers:
@@ -166,6 +170,8 @@ def _ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _place(reader: Reader) -> str:
+    if reader.place is not None:
+        return reader.place
     cwd = Path.cwd()
     return str(reader.path.relative_to(cwd) if reader.path.is_relative_to(cwd) else reader.path)
 
