@@ -40,3 +40,28 @@ def test_the_sample_project_finds_its_wrong_fake_kernel(tmp_path: Path) -> None:
 def test_the_sample_projects_own_tests_pass(tmp_path: Path) -> None:
     done = run_pytest(EXAMPLES / "custom_operator", tmp_path, "-p", "no:torchsan", "-o", "addopts=")
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_callback_checks_the_first_steps_of_a_trainer(wrong: bool) -> None:
+    """`wrong` has Inductor generate a relu that adds one."""
+    program = f"""
+import runpy
+import torch._inductor.config as config
+if {wrong}:
+    config.cpp.inject_relu_bug_TESTING_ONLY = "accuracy"
+runpy.run_path({str(EXAMPLES / "hugging_face.py")!r}, run_name="__main__")
+"""
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=600)
+    assert "torchsan: checked" in done.stdout, done.stderr
+    if wrong:
+        assert done.returncode == 1
+        assert "FindingsError" in done.stderr
+        assert "error: wrong-values" in done.stderr
+        assert "trained" not in done.stdout
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "torchsan: error" not in done.stdout
+        assert "trained 6 steps" in done.stdout
