@@ -21,7 +21,7 @@ LAUNCHED = "TORCHSAN_LAUNCHED"
 """Set for ranks that torchsan has launched: they leave the report to it."""
 
 _LAUNCHER = "torch.distributed.run"
-_NOT_FOR_RANKS = ("out", "json", "html", "quiet", "repro", "fail_fast")
+_NOT_FOR_RANKS = ("out", "json", "html", "quiet", "repro")
 
 
 def is_launcher(command: Sequence[str]) -> bool:
@@ -54,6 +54,8 @@ def run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any]
             return program.status or 4
         print_ranks(ranks, sys.stderr, quiet=options.quiet)
         sys.stderr.write(f"again: torchsan report {place}\n")
+        if options.repro:
+            sys.stderr.write(f"no reproducer was made; of a rank's finding: torchsan repro {place}/rank-N\n")
         if options.json is not None:
             write_ranks_json(ranks, options.json)
         outcome = ranks.verdict

@@ -109,11 +109,14 @@ def _shipper(folder: Path, url: str) -> Shipper:
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:
-    """Each rank has files of its own, and says what it found, not what it saw: there are others beside it."""
+    """Each rank has files of its own, and says what it found, not what it saw: there are others beside it.
+
+    They wait for each other, so nobody stays behind to make a reproducer.
+    """
     json = options.json
     if json is not None and json != "-":
         json = str(Path(json).with_name(f"{Path(json).stem}-rank-{rank.rank}{Path(json).suffix}"))
-    return dataclasses.replace(options, out=rank.folder(options.out), json=json, quiet=True)
+    return dataclasses.replace(options, out=rank.folder(options.out), json=json, quiet=True, repro=False)
 
 
 def _command(args: argparse.Namespace) -> list[str]:
