@@ -232,6 +232,13 @@ def test_a_wrong_option_is_said(project: Project, flag: str, source: str, said: 
     (result.stderr if flag != "-q" else result.stdout).fnmatch_lines([said])
 
 
+def test_recordings_of_tests_are_local(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHSAN_OPTIONS", "out=s3://bucket/run")
+    project.makepyfile("def test_it(): pass")
+    result = project.runpytest_inprocess("--torchsan")
+    result.stderr.fnmatch_lines(["*tests record to a local folder, not to s3://bucket/run*"])
+
+
 def test_workers_of_xdist_record_into_one_run_and_the_summary_counts_them_all(project: Project) -> None:
     project.makepyfile(
         """

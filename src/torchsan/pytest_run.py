@@ -16,6 +16,7 @@ import pytest
 
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import Options, Watch, parse_options, resolve_options
+from torchsan.recording import is_url
 from torchsan.records import Check, Severity
 from torchsan.report.findings import count, render_findings
 from torchsan.session import Session
@@ -33,6 +34,8 @@ def resolve(config: pytest.Config, marker: pytest.Mark | None) -> Options:
     flag = config.getoption("--torchsan")
     try:
         options = resolve_options({"check": flag} if flag else {}, os.environ, config.rootpath)
+        if is_url(options.out):
+            raise UsageError(f"tests record to a local folder, not to {options.out}", slug="unwritable-out")
         return dataclasses.replace(options, **_of_marker(marker)) if marker is not None else options
     except TorchsanError as e:
         raise pytest.UsageError(str(e)) from e

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec  # type: ignore[import-untyped]  # it ships no types
+import numpy
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader, Shipper, Writer, finalize, local_copy
 from torchsan.recording.remote import RemoteFolder
 from torchsan.recording.shipping import DESTINATION, read_destination, send
+from torchsan.records import Watched
 from torchsan.store import Store
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -200,6 +202,31 @@ def test_a_place_that_is_taken_or_cannot_be_reached_is_refused_and_nothing_is_le
     assert os.listdir(tmp_path) == []
     with pytest.raises(RecordingError, match="no recording at"), local_copy(url):
         pass
+
+
+def test_values_are_read_where_they_are(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    with Store(str(writer.path / "tensors")) as store:
+        store.put("x", torch.arange(4.0))
+    watched = Watched(
+        graph=None,
+        direction=None,
+        call=0,
+        launch=None,
+        kernel="(probe)",
+        phase="after",
+        name="x",
+        summary=torchsan.summarize(torch.arange(4.0)),
+        stored="x",
+    )
+    writer.event("watched", {"watched": watched})
+    writer.close()
+    send(writer.path, url)
+    assert main(["values", url]) == 0
+    assert "float32[4]" in capsys.readouterr().out
+    assert main(["values", url, "--save", str(tmp_path / "out")]) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    assert numpy.load(file).tolist() == [0, 1, 2, 3]
 
 
 def test_what_is_there_is_not_sent_again_and_what_has_grown_is(url: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording.folder import ARTIFACTS, TENSORS, loads_strictly, read_manifest, read_plain
 from torchsan.recording.log import ReadOnlyLog
+from torchsan.recording.remote import join_url
 from torchsan.recording.state import Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
 
@@ -111,6 +112,11 @@ class Reader:
             return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if _ARTIFACT.fullmatch(entry.name))
         except OSError:
             return []
+
+    @property
+    def store(self) -> str:
+        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors."""
+        return str(self.tensors) if self.place is None else join_url(self.place, TENSORS)
 
     def artifact(self, name: str) -> str:
         """Return the text kept under `name`; raise RecordingError for a name or a file that is not one of ours."""
