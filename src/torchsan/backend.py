@@ -20,7 +20,8 @@ from torchsan.instruments.operators import OperatorObserver
 from torchsan.options import Options, parse_options
 from torchsan.recording import Writer, finalize
 from torchsan.records import Finding, Severity
-from torchsan.report.findings import count, render_findings
+from torchsan.report import render_findings
+from torchsan.report.kernels import count
 from torchsan.session import active
 from torchsan.torch_internals import check_version
 from torchsan.torch_internals.inductor import compile_with_inductor, inductor_config
@@ -93,8 +94,8 @@ class _Sanitizer:
         if caveat is not None:
             self._writer.skipped("PyTorch", caveat)
         self._teller = _Teller(self._writer, raising, self._writer.path if options.out else None)
-        wanted = (*observers(options, self._writer), self._teller)
-        self._observers = self._stack.enter_context(watching(self._writer, options, wanted))
+        watched = watching(self._writer, options, observers(options, self._writer))
+        self._observers = (*self._stack.enter_context(watched), self._teller)
         self._programs = Programs(self._writer, self._observers)
         self._attached = threading.local()
         atexit.register(self.close)

@@ -18,7 +18,9 @@ from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
 from torchsan.records import Check, Severity
-from torchsan.report.findings import count, render_findings
+from torchsan.report import render_findings
+from torchsan.report.kernels import count
+from torchsan.report.places import shown_path
 from torchsan.session import Session
 
 __all__ = ["CheckedTest", "resolve", "summary_lines"]
@@ -94,7 +96,11 @@ class CheckedTest:
     def _text(self) -> str:
         findings = self.session.findings
         head = f"torchsan: {count(len(findings), 'finding')} in this test"
-        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {_short(self.session.path)}"
+        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {self._place}"
+
+    @property
+    def _place(self) -> str:
+        return shown_path(self.session.path) if self.session.path is not None else ""
 
     def _close(self) -> None:
         session = self.session
@@ -109,7 +115,7 @@ class CheckedTest:
         self.figures = {
             "findings": [f"{f.id}: {f.severity.value}: {f.kind.value}" for f in findings],
             "severities": [f.severity.value for f in findings],
-            "recording": _short(path) if keep else None,
+            "recording": self._place if keep else None,
             "graphs": coverage.graphs,
             "kernels": coverage.kernels,
             "operators": coverage.ops_checked,
@@ -147,8 +153,3 @@ def _free(folder: Path) -> Path:
         n += 1
         candidate = folder.with_name(f"{folder.name}-{n}")
     return candidate
-
-
-def _short(path: Path | None) -> str:
-    cwd = Path.cwd()
-    return str(path.relative_to(cwd) if path is not None and path.is_relative_to(cwd) else path)

@@ -12,7 +12,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader, Writer
-from torchsan.records import Direction, GraphId, Watched
+from torchsan.records import CallTimes, Direction, GraphId, LaunchTime, Watched
 from torchsan.report.perfetto import as_trace, write_trace
 
 TIMELINE = [[10, 64, 64], [11, 128, 128], [12, 64, 128]]
@@ -97,7 +97,25 @@ def test_what_has_no_times_is_apart_and_says_so(tmp_path: Path) -> None:
     steps = [e for e in trace["traceEvents"] if e["name"] == "bytes in graph 0 forward call 0"]
     assert [(e["args"]["planned"], e["args"]["actual"]) for e in steps] == [(64, 64), (128, 128), (64, 128)]
     assert "no times were recorded" in named(trace, steps[0]["pid"])
-    assert any("record with --watch" in note for note in trace["otherData"]["notes"])
+    assert any("without times: no call of it was timed" in note for note in trace["otherData"]["notes"])
+
+
+def test_launches_that_were_timed_have_their_durations(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.graph(graph())
+    launches = tuple(
+        LaunchTime(nth=n, launches=1, seconds=seconds, bytes_read=8, bytes_written=4)
+        for n, seconds in [(0, 2e-6), (1, 5e-6)]
+    )
+    times = CallTimes(graph=GraphId(0), direction=Direction.FORWARD, call=0, launches=launches)
+    writer.event("times", {"times": times})
+    writer.close()
+    trace = as_trace(Reader(tmp_path / "run"))
+    assert_valid(trace)
+    kernels = [e for e in trace["traceEvents"] if e["name"].startswith("cpp_fused_relu")]
+    assert [(e["ts"], e["dur"]) for e in kernels] == [(0.0, 2.0), (2.0, 5.0)]
+    assert "when they began was not recorded" in named(trace, kernels[0]["pid"])
+    assert not any("without times: no call" in note for note in trace["otherData"]["notes"])
 
 
 def test_compiles_and_findings_and_peaks_are_by_the_clock(tmp_path: Path) -> None:
@@ -132,5 +150,5 @@ def test_the_command_writes_the_file_and_says_what_lacks_times(tmp_path: Path) -
     assert_valid(json.loads((tmp_path / "trace.json").read_text()))
     assert "wrote trace.json" in done.stderr
     assert "without times" in done.stderr
-    with pytest.raises(UsageError, match="bad-perfetto"):
+    with pytest.raises(UsageError, match="bad-target"):
         write_trace(Reader(tmp_path / "run"), str(tmp_path / "missing" / "x.json"), StringIO())

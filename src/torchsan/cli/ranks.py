@@ -33,6 +33,10 @@ def is_launcher(command: Sequence[str]) -> bool:
 
 def run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any]) -> int:
     """Run the launcher with `torchsan run` before the user's script, and report over all ranks."""
+    if options.html is not None:
+        raise UsageError(
+            "--html takes the recording of one rank: `torchsan report --html FILE DIR/rank-0`", slug="usage"
+        )
     from torchsan.report.ranks import open_ranks, print_ranks, write_ranks_json
 
     arguments = list(command[2:] if command[0] == "-m" else command[1:])

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from torchsan.cli.progress import Progress
 from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
@@ -113,10 +114,12 @@ def _of_rank(options: Options, rank: Rank) -> Options:
 
     They wait for each other, so nobody stays behind to make a reproducer.
     """
-    json = options.json
-    if json is not None and json != "-":
-        json = str(Path(json).with_name(f"{Path(json).stem}-rank-{rank.rank}{Path(json).suffix}"))
-    return dataclasses.replace(options, out=rank.folder(options.out), json=json, quiet=True, repro=False)
+    reports: dict[str, Any] = {
+        name: str(Path(file).with_name(f"{Path(file).stem}-rank-{rank.rank}{Path(file).suffix}"))
+        for name in ("json", "html")
+        if (file := getattr(options, name)) not in (None, "-")
+    }
+    return dataclasses.replace(options, out=rank.folder(options.out), quiet=True, repro=False, **reports)
 
 
 def _command(args: argparse.Namespace) -> list[str]:

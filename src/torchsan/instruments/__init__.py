@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torchsan.instruments.compiled import Programs, observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
-from torchsan.instruments.timing import Timer
 from torchsan.instruments.replicas import observe_replicas
+from torchsan.instruments.timing import Timer
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
 from torchsan.recording import current_rank
@@ -29,7 +29,6 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    observers = (*observers, Timer(writer, options.calls))
     with ExitStack() as stack:
         observers = stack.enter_context(watching(writer, options, observers))
         stack.enter_context(observe_programs(writer, observers))
@@ -46,9 +45,13 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
 
 @contextmanager
 def watching(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
-    """Give the observers, with that of `--watch` if the options ask for it; probes are seen while the context lasts."""
+    """Give the observers, with a timer, and that of `--watch` if the options ask for it.
+
+    Probes are seen while the context lasts.
+    """
+    observers = (*observers, Timer(writer, options.calls))
     if options.watch is Watch.OFF:
-        yield tuple(observers)
+        yield observers
         return
     watcher = Watcher(writer, options)
     with probes_to(watcher):

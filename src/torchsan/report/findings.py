@@ -32,11 +32,6 @@ def clean(text: object, limit: int = 2000) -> str:
     return shown if len(shown) <= limit else shown[:limit] + "…"
 
 
-def count(n: int, what: str) -> str:
-    """Return `1 kernel`, `2 kernels`."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def _escape(char: str) -> str:
     return "    " if char == "\t" else char.encode("unicode_escape").decode()
 

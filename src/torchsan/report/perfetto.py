@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any, TextIO
 
-from torchsan.errors import RecordingError, UsageError
+from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
-from torchsan.recording.folder import write_atomically
-from torchsan.records import GraphRecord, Watched, decode
+from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
 from torchsan.records.watched import describe_value, launch_label
-from torchsan.report.findings import clean, count
+from torchsan.report.findings import clean
+from torchsan.report.kernels import count
+from torchsan.report.targets import write_target
 
 __all__ = ["as_trace", "write_trace"]
 
-_TIMES, _LAUNCHES, _STEPS = 1, 2, 3
-"""The processes of the trace: by the clock, launches in their order, memory by step."""
+_TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
+"""The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""
 _COMPILES, _FINDINGS = 1, 2
 """Threads of the first process that are none of the program's, whose numbers are higher."""
 
@@ -61,11 +60,7 @@ class _Trace:
 def write_trace(recording: Reader, target: str, messages: TextIO) -> None:
     """Write the trace to a file, and to `messages` what is in it and what has no times. Raise UsageError."""
     trace = as_trace(recording)
-    file = Path(os.path.realpath(target))
-    try:
-        write_atomically(file, json.dumps(trace, allow_nan=False) + "\n")
-    except OSError as e:
-        raise UsageError(f"cannot write --perfetto {target}: {e.strerror or e}", slug="bad-perfetto") from e
+    write_target("--perfetto", target, json.dumps(trace, allow_nan=False) + "\n")
     messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
     for note in trace["otherData"]["notes"]:
         messages.write(f"  {note}\n")
@@ -80,10 +75,9 @@ def as_trace(recording: Reader) -> dict[str, Any]:
     trace.name(_TIMES, "by the clock")
     _compiles(trace, events)
     _findings(trace, events)
-    watched = _watched(trace, events)
+    _watched(trace, events)
     _memory(trace, events)
-    if not watched:
-        _launches(trace, recording.graphs())
+    _launches(trace, events, recording.graphs())
     return {
         "traceEvents": trace.events,
         "displayTimeUnit": "ms",
@@ -124,8 +118,8 @@ def _findings(trace: _Trace, events: Iterable[Timed]) -> None:
         trace.instant(_FINDINGS, f"{body.get('id')}: {body.get('kind')}", trace.microseconds(event.time), args)
 
 
-def _watched(trace: _Trace, events: Iterable[Timed]) -> bool:
-    """Draw each launch from the first to the last value that the watch saw of it. Return whether there are any."""
+def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
+    """Draw each launch from the first to the last value that the watch saw of it."""
     seen = [(e, decode(Watched, e.body.get("watched"))) for e in events if e.kind == "watched"]
     launches = instants = 0
     for thread in sorted({e.thread for e, _ in seen}):
@@ -150,7 +144,6 @@ def _watched(trace: _Trace, events: Iterable[Timed]) -> bool:
         )
     if instants:
         trace.notes.append(f"{count(instants, 'moment')} of which only one side of the launch was watched")
-    return bool(seen)
 
 
 def _own(thread: int) -> int:
@@ -158,20 +151,45 @@ def _own(thread: int) -> int:
     return _FINDINGS + 1 + thread % 2**31
 
 
-def _launches(trace: _Trace, graphs: Iterable[GraphRecord]) -> None:
-    graphs = [g for g in graphs if g.kernels]
-    if not graphs:
+def _launches(trace: _Trace, events: Iterable[Timed], graphs: Iterable[GraphRecord]) -> None:
+    """Draw the launches of each call that was timed, one after the other; of a graph that was not, in their order."""
+    known = {(g.id, g.direction): g for g in graphs if g.kernels}
+    calls = [decode(CallTimes, e.body.get("times")) for e in events if e.kind == "times"]
+    timed = [c for c in calls if (c.graph, c.direction) in known and c.launches]
+    if timed:
+        trace.name(_DURATIONS, "launches with the time each took; when they began was not recorded")
+    for tid, call in enumerate(timed, start=1):
+        kernels = {k.nth: k for k in known[call.graph, call.direction].kernels}
+        trace.name(_DURATIONS, f"graph {call.graph} {call.direction} call {call.call}", tid)
+        at = 0.0
+        for launch in call.launches:
+            kernel = kernels.get(launch.nth)
+            dur = max(launch.seconds, 0.0) * 1e6 if math.isfinite(launch.seconds) else 0.0
+            args = {"launches": launch.launches, "bytes read": launch.bytes_read, "bytes written": launch.bytes_written}
+            name = kernel.name if kernel is not None else f"launch {launch.nth}"
+            trace.slice(_DURATIONS, tid, name, round(at, 3), round(dur, 3), args | _about(kernel))
+            at += dur
+    if timed:
+        trace.notes.append(f"launches of {count(len(timed), 'call')} with the time each took, one after the other")
+    seen = {(c.graph, c.direction) for c in timed}
+    rest = [g for key, g in known.items() if key not in seen]
+    if not rest:
         return
     trace.name(_LAUNCHES, "launches in their order; no times were recorded, 1 µs is one launch")
-    for tid, graph in enumerate(graphs, start=1):
+    for tid, graph in enumerate(rest, start=1):
         trace.name(_LAUNCHES, f"graph {graph.label}", tid)
         for n, kernel in enumerate(graph.kernels):
-            source = [f"{clean(s.file)}:{s.line} {clean(s.code, 100)}" for s in kernel.source]
-            args = {"reads": list(kernel.reads), "writes": list(kernel.writes), "source": source}
-            trace.slice(_LAUNCHES, tid, kernel.name, float(n), 1.0, args)
+            trace.slice(_LAUNCHES, tid, kernel.name, float(n), 1.0, _about(kernel))
     trace.notes.append(
-        "launches in their order, without times, which this run did not record: record with --watch print or save"
+        f"launches of {count(len(rest), 'graph')} in their order, without times: no call of it was timed"
     )
+
+
+def _about(kernel: KernelRecord | None) -> dict[str, Any]:
+    if kernel is None:
+        return {}
+    source = [f"{clean(s.file)}:{s.line} {clean(s.code, 100)}" for s in kernel.source]
+    return {"reads": list(kernel.reads), "writes": list(kernel.writes), "source": source}
 
 
 def _memory(trace: _Trace, events: Iterable[Timed]) -> None:

@@ -13,8 +13,10 @@ from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
-from torchsan.report.findings import Line, clean, count, finding_lines
+from torchsan.report.findings import Line, clean, finding_lines
 from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
+from torchsan.report.kernels import count
+from torchsan.report.places import shown_path
 from torchsan.report.terminal import print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
@@ -170,10 +172,7 @@ def _ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _place(reader: Reader) -> str:
-    if reader.place is not None:
-        return reader.place
-    cwd = Path.cwd()
-    return str(reader.path.relative_to(cwd) if reader.path.is_relative_to(cwd) else reader.path)
+    return reader.place or shown_path(reader.path)
 
 
 def write_ranks_json(ranks: Ranks, target: str) -> None:
