@@ -18,12 +18,15 @@ from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
 from torchsan.records import Check, Severity
-from torchsan.report import render_findings
+from torchsan.report.findings import clean, render_findings
 from torchsan.report.kernels import count
 from torchsan.report.places import shown_path
 from torchsan.session import Session
 
 __all__ = ["CheckedTest", "resolve", "summary_lines"]
+
+_REASONS = 5
+"""Why things were not checked: how many reasons the summary has lines for."""
 
 _OF_A_TEST = ("check", "watch", "kernels", "when", "calls", "max_bytes", "no_guards")
 
@@ -95,7 +98,8 @@ class CheckedTest:
 
     def _text(self) -> str:
         findings = self.session.findings
-        head = f"torchsan: {count(len(findings), 'finding')} in this test"
+        kinds = ", ".join(dict.fromkeys(f.kind.value for f in findings))
+        head = f"torchsan: {count(len(findings), 'finding')} in this test: {kinds}"
         return f"{head}\n\n{render_findings(findings)}\n\nrecording: {self._place}"
 
     @property
@@ -119,7 +123,7 @@ class CheckedTest:
             "graphs": coverage.graphs,
             "kernels": coverage.kernels,
             "operators": coverage.ops_checked,
-            "skipped": len(coverage.skipped),
+            "skipped": [clean(s.reason, 200) for s in coverage.skipped],
         }
 
 
@@ -133,8 +137,11 @@ def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     yield f"{count(len(figures), 'test')} checked: {totals}; findings: {found or 'none'}"
     if nothing := sum(not f["graphs"] for f in figures.values()):
         yield f"{count(nothing, 'test')} compiled nothing"
-    if skipped := sum(f["skipped"] for f in figures.values()):
-        yield f"{count(skipped, 'thing')} in them could not be checked; `torchsan report RECORDING` lists them"
+    skipped = Counter(reason for f in figures.values() for reason in f["skipped"])
+    for reason, n in skipped.most_common(_REASONS):
+        yield f"not checked: {n} × {reason}"
+    if len(skipped) > _REASONS:
+        yield f"not checked: … and {count(len(skipped) - _REASONS, 'reason')} more"
     for nodeid, f in figures.items():
         if f["recording"] is not None:
             yield f"{nodeid}: {'; '.join(f['findings']) or 'watched'}"
