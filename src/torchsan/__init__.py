@@ -16,6 +16,7 @@ from torchsan.errors import (
     SessionError,
     StoreError,
     TorchsanError,
+    TorchsanWarning,
     UnsupportedTorchError,
     UsageError,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "Store",
     "StoreError",
     "TorchsanError",
+    "TorchsanWarning",
     "UnsupportedTorchError",
     "UsageError",
     "__version__",

@@ -9,6 +9,7 @@ __all__ = [
     "SessionError",
     "StoreError",
     "TorchsanError",
+    "TorchsanWarning",
     "UnsupportedTorchError",
     "UsageError",
 ]
@@ -51,3 +52,7 @@ class InternalError(TorchsanError):
 
 class FindingsError(TorchsanError):
     """Raised by `raise_if_findings` when a run has findings of severity `error`."""
+
+
+class TorchsanWarning(UserWarning):
+    """What `torch.compile(backend="torchsan")` found, unless it is asked to raise it."""

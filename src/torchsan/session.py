@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError, SessionError
-from torchsan.options import Options, parse_options
-from torchsan.recording import Writer, finalize
-from torchsan.records import Coverage, Finding, Severity
+
+# Everything else when it is used: `import torchsan` costs nothing, as a pytest plugin that is off must.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from torchsan.options import Options
+    from torchsan.recording import Shipper, Writer
+    from torchsan.records import Coverage, Finding
 
 __all__ = ["Session", "session"]
 
@@ -53,14 +56,17 @@ class Session:
     @property
     def coverage(self) -> Coverage:
         """What was looked at so far, and what was not and why."""
+        from torchsan.records import Coverage
+
         return self._writer.coverage if self._writer is not None else Coverage()
 
     def raise_if_findings(self) -> None:
         """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
+        from torchsan.records import Severity
+        from torchsan.report import render_findings
+
         errors = [f for f in self.findings if f.severity is Severity.ERROR]
         if errors:
-            from torchsan.report import render_findings
-
             count = f"{len(errors)} finding{'s' if len(errors) > 1 else ''}"
             raise FindingsError(f"torchsan: {count} in compiled code\n\n{render_findings(errors)}\n", slug="findings")
 
@@ -105,10 +111,20 @@ class Session:
         self.close()
 
     def _make_writer(self, stack: ExitStack) -> Writer:
+        import tempfile
+
+        from torchsan.recording import Writer, current_rank, finalize, is_url
+
         path = self.options.out
-        if path is None:
+        rank = current_rank(os.environ)
+        if path is not None and rank is not None:
+            path = rank.folder(path)
+        elif path is None:
             path = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsan-", ignore_cleanup_errors=True))
-        writer = Writer.create(path, command=getattr(sys, "argv", ()), options=self.options)
+        url = path if is_url(path) else None
+        writer = Writer.create(None if url else path, command=getattr(sys, "argv", ()), options=self.options)
+        if url is not None:
+            stack.callback(_sent_or_kept, writer.path, _shipper(writer, url))
         stack.callback(finalize, writer.path, None)
         return writer
 
@@ -117,6 +133,30 @@ class Session:
         seed = getattr(torch, "initial_seed", None)  # Absent while torch is still being imported.
         if seed is not None and self._writer is not None:
             self._writer.event("seed", {"torch": seed()})
+
+
+def _shipper(writer: Writer, url: str) -> Shipper:
+    from torchsan.recording import Shipper
+    from torchsan.recording.shipping import remove
+
+    try:
+        return Shipper(writer.path, url)
+    except BaseException:
+        writer.close()
+        remove(writer.path)
+        raise
+
+
+def _sent_or_kept(folder: Path, shipper: Shipper) -> None:
+    from torchsan.recording.shipping import remove
+
+    if shipper.finish():
+        remove(folder)
+
+
+def active() -> Session | None:
+    """Return the session that is open in this process, if there is one."""
+    return _active
 
 
 def _deactivate() -> None:
@@ -138,9 +178,12 @@ def session(
     """Return a context manager that watches all compiled code of this process while it is open.
 
     The options are those of `torchsan run`; one that is None has its default. With `out` the recording is kept there;
-    without, it is gone when the context ends, and findings and coverage stay on the object. Raise UsageError for a
+    without, it is gone when the context ends, and findings and coverage stay on the object. A rank of a distributed job
+    records to `out/rank-N`. Raise UsageError for a
     value that is not allowed.
     """
+    from torchsan.options import Options, parse_options
+
     given: dict[str, Any] = {
         "check": check,
         "watch": watch,

@@ -1,7 +1,8 @@
 """The documentation does what it says: its Python and its commands run, page by page, in a folder of their own.
 
-A block is skipped with a comment above it: `% not run: reason`. Where the last command of a block ends with another
-status than 0, a comment above the block says so: `% exit: 1`, or `% exit: 0 or 1` where it depends on the machine.
+A page that begins with `% slow: reason` is among the slow tests. A block is skipped with a comment above it: `% not
+run: reason`. Where the last command of a block ends with another status than 0, a comment above the block says so:
+`% exit: 1`, or `% exit: 0 or 1` where it depends on the machine.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import torchsan
+from tests.entry_points import write_entry_points
 
 ROOT = Path(__file__).parents[2]
 PAGES = [p for p in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if "_build" not in p.parts]
@@ -58,13 +61,20 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def runnable() -> list[Path]:
-    return [page for page in PAGES if page.exists() and blocks(page.read_text(encoding="utf-8"))]
+def runnable() -> list[ParameterSet]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        if blocks(text):
+            marks = [pytest.mark.slow] if text.startswith("% slow:") else []
+            found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
+    return found
 
 
-@pytest.mark.parametrize("page", runnable(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", runnable())
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    source = str(Path(torchsan.__file__).parents[1])
+    write_entry_points(tmp_path / ".installed")
+    source = os.pathsep.join([str(tmp_path / ".installed"), str(Path(torchsan.__file__).parents[1])])
     environ = os.environ | {"PYTHONPATH": source, "TORCHSAN_OPTIONS": "", "COLUMNS": "200"}
     # One interpreter for all the Python of a page, as a reader has it; it is told to go on between the commands.
     script = """
@@ -99,8 +109,11 @@ for line in sys.stdin:
 def run_commands(block: Block, where: str, folder: Path, environ: dict[str, str]) -> None:
     commands = block.commands()
     for i, command in enumerate(commands):
-        if command.split()[0] == "torchsan":
+        first = command.split()[0]
+        if first in ("torchsan", "pytest"):
             command = f"{shlex.quote(sys.executable)} -m {command}"
+        elif first == "python":
+            command = shlex.quote(sys.executable) + command.removeprefix("python")
         done = subprocess.run(command, shell=True, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)  # noqa: S602  # our own pages
         expected = block.statuses if i == len(commands) - 1 else (0,)
         assert done.returncode in expected, f"{where}: $ {commands[i]}\n{done.stdout}\n{done.stderr}"

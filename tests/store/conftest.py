@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +12,7 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
+from tests.store.s3 import s3_server
 from torchsan.store import Store
 from torchsan.store.backend import blob_key, pack_key
 from torchsan.store.metadata import BlobRef
@@ -72,29 +67,8 @@ class Place:
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """A real S3 server in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        endpoint = f"http://127.0.0.1:{port}"
-        try:
-            _wait_for(endpoint)
-            yield endpoint
-        finally:
-            server.kill()
-
-
-def _wait_for(endpoint: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(endpoint + "/moto-api/", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

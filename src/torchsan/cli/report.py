@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from torchsan.errors import UsageError
 from torchsan.packages.convert import as_recording
-from torchsan.recording import Reader
+from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.kernels import kernel_details
+from torchsan.report.perfetto import write_trace
 from torchsan.report.terminal import print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
@@ -17,9 +20,10 @@ from torchsan.report.verdict import verdict
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
     parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
-    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote")
+    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
     parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
     parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
+    parser.add_argument("--perfetto", metavar="FILE", help="write launches and memory as a trace for ui.perfetto.dev")
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
@@ -33,11 +37,22 @@ def run(args: argparse.Namespace) -> int:
         check_html_target(args.html)
     if args.json is not None:
         check_json_target(args.json)
-    recording = Reader(as_recording(args.recording))
+    with local_copy(args.recording) as folder:
+        return _run(folder, args)
+
+
+def _run(folder: Path, args: argparse.Namespace) -> int:
+    url = args.recording if is_url(args.recording) else None
+    if rank_folders(folder):
+        return _run_ranks(folder, url, args)
+    recording = Reader(as_recording(folder))
+    recording.place = url
     if args.json is not None:
         write_json(recording, args.json)
     if args.html is not None:
         write_html(recording, args.html)
+    if args.perfetto is not None:
+        write_trace(recording, args.perfetto, sys.stderr)
     if "-" not in (args.json, args.html):
         _print(recording, args)
     return verdict(recording).exit
@@ -50,3 +65,17 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_lines(kernel_details(recording, args.kernels), sys.stdout)
     if args.finding is None and args.kernels is None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+
+
+def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> int:
+    from torchsan.report.ranks import open_ranks, print_ranks, write_ranks_json
+
+    ranks = open_ranks(folder, url)
+    for flag in ("perfetto", "html", "finding", "kernels"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
+    if args.json is not None:
+        write_ranks_json(ranks, args.json)
+    if args.json != "-":
+        print_ranks(ranks, sys.stdout, quiet=args.quiet)
+    return ranks.verdict.exit

@@ -6,6 +6,7 @@ Nothing here imports torch or rich before the program has ended: the program sta
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,12 +14,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from torchsan.cli.progress import Progress
+from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
 from torchsan.cli.supervise import supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
-from torchsan.recording import Program, Reader, create_folder, finalize
+from torchsan.recording import Program, Rank, Reader, Shipper, create_folder, current_rank, finalize, is_url
+from torchsan.recording.shipping import remove
 from torchsan.records import Check
 from torchsan.report.findings import clean
 
@@ -42,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--watch", metavar="LEVEL", help=f"values that kernels read and write: {'|'.join(Watch)}; default off")
     flag("--kernels", metavar="GLOB[,GLOB…]", help="only these kernels; !GLOB excludes")
     flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")
-    flag("--out", metavar="DIR", help="where the recording goes; default torchsan-runs/<time>")
+    flag("--out", metavar="DIR", help="where the recording goes, a folder or a URL; default torchsan-runs/<time>")
     flag("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
     flag("--html", metavar="FILE", help="write the report as a web page to FILE")
     flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
@@ -67,16 +71,55 @@ def run(args: argparse.Namespace) -> int:
     options = resolve_options(given, os.environ, Path.cwd())
     command = _command(args)
     _check(options, command)
-    folder = create_folder(options.out, command=command, options=options)
+    if is_launcher(command):
+        return run_ranks(command, options, given)
+    rank = current_rank(os.environ)
+    if rank is not None:
+        options = _of_rank(options, rank)
+    url = options.out if is_url(options.out) else None
+    folder = create_folder(None if url else options.out, command=command, options=options)
+    shipper = _shipper(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with supervised(_child_command(folder, command), progress.show if progress else None) as program:
         if progress is not None:
             progress.close()
         finalize(folder, program)
-        status = _report(folder, options, program)
+        sent = shipper is not None and shipper.finish()
+        try:
+            status = _report(folder, options, program, url if sent else None)
+        except UsageError:
+            if shipper is not None:
+                shipper.discard()
+            raise
     if options.repro and status == 1:
         _reproduce(folder, options)
+    if sent:
+        remove(folder)
+    if rank is not None:
+        # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
+        return program.status or 0
     return status
+
+
+def _shipper(folder: Path, url: str) -> Shipper:
+    try:
+        return Shipper(folder, url)
+    except UsageError:
+        remove(folder)
+        raise
+
+
+def _of_rank(options: Options, rank: Rank) -> Options:
+    """Each rank has files of its own, and says what it found, not what it saw: there are others beside it.
+
+    They wait for each other, so nobody stays behind to make a reproducer.
+    """
+    reports: dict[str, Any] = {
+        name: str(Path(file).with_name(f"{Path(file).stem}-rank-{rank.rank}{Path(file).suffix}"))
+        for name in ("json", "html")
+        if (file := getattr(options, name)) not in (None, "-")
+    }
+    return dataclasses.replace(options, out=rank.folder(options.out), quiet=True, repro=False, **reports)
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -111,7 +154,7 @@ def _child_command(folder: Path, command: list[str]) -> list[str]:
     return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), str(folder), *command]
 
 
-def _report(folder: Path, options: Options, program: Program) -> int:
+def _report(folder: Path, options: Options, program: Program, url: str | None) -> int:
     from torchsan.report.json_report import write_json
     from torchsan.report.terminal import print_report
     from torchsan.report.verdict import verdict
@@ -120,10 +163,11 @@ def _report(folder: Path, options: Options, program: Program) -> int:
         recording = Reader(folder)
     except RecordingError as e:
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
+    recording.place = url
     recording.program = program  # On a full disk this is not in the recording, but we know it.
     if recording.failure is not None:
         if recording.failure.status == 2:
-            _remove(folder, options)
+            remove(folder)
         error = UsageError if recording.failure.status == 2 else InternalError
         raise error(recording.failure.message, slug=recording.failure.slug)
     if program.exit and not recording.events("started"):
@@ -132,6 +176,8 @@ def _report(folder: Path, options: Options, program: Program) -> int:
             "what it said stands above",
             slug="internal-error",
         )
+    if LAUNCHED in os.environ:
+        return verdict(recording).exit
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
     if options.json is not None:
@@ -154,14 +200,6 @@ def _reproduce(folder: Path, options: Options) -> None:
         make_and_say(Wanted(recording=folder, finding=None, out=out, loads=Loads()), quiet=options.quiet, to=sys.stderr)
     except TorchsanError as e:
         sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")
-
-
-def _remove(folder: Path, options: Options) -> None:
-    """Nothing ran, so there is nothing to keep."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if options.out is None:
-        with suppress(OSError):  # Other recordings are there.
-            folder.parent.rmdir()
 
 
 def _hint(recording: Reader) -> str | None:

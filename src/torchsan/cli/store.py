@@ -30,9 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("fsck", _fsck, "check every record and every byte; exit status 1 if something is damaged"),
         ("gc", _gc, "remove what no tensor refers to"),
     ):
-        sub = actions.add_parser(name, help=text, description=text)
-        sub.add_argument("path", metavar="PATH", help="folder or fsspec URL of the store")
-        sub.set_defaults(action=action)
+        sub = _add_action(actions, name, action, text)
         if name == "ls":
             sub.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that begin with this")
         elif name == "show":
@@ -42,11 +40,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             sub.add_argument("--to", metavar="FILE", required=True, type=Path, help="a .safetensors, .npy or .pt file")
         elif name == "gc":
             sub.add_argument("--drop-damaged", action="store_true", help="give up records and names that are damaged")
+    text = "send a recording or a store that is still here to where it was meant to go, or to --to"
+    sync = _add_action(actions, "sync", None, text)
+    sync.add_argument("--to", metavar="URL", help="where to; a recording whose sending was cut short knows it")
     parser.set_defaults(run=run)
+
+
+def _add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, action: object, text: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, description=text)
+    parser.add_argument("path", metavar="PATH", help="folder or fsspec URL of the store")
+    parser.set_defaults(action=action)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
+    if args.action is None:
+        return _sync(Path(args.path), args.to)
     from torchsan.store import Store
 
     store = Store(args.path)
@@ -59,6 +71,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
+
+
+def _sync(folder: Path, to: str | None) -> int:
+    from torchsan.recording.shipping import read_destination, send
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", slug="no-store")
+    url = to or read_destination(folder)
+    if url is None:
+        raise UsageError(f"nothing says where {folder} is to go; name it with --to URL", slug="no-destination")
+    count = send(folder, url)
+    _say(f"sent {count} files to {url}; all of it is there, and {folder} can go")
+    return 0
 
 
 def _ls(store: Store, args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchsan.errors import UsageError
 from torchsan.options import When
 from torchsan.packages.convert import as_recording
-from torchsan.recording import Reader
+from torchsan.recording import Reader, is_url, local_copy
 from torchsan.records import Direction, Watched
 from torchsan.records.watched import value_key
 from torchsan.report.values import Selection, print_values, select, watched_values
@@ -40,7 +40,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
-    recording = Reader(as_recording(args.recording))
+    with local_copy(args.recording) as folder:
+        recording = Reader(as_recording(folder))
+        recording.place = args.recording if is_url(args.recording) else None
+        return _run(recording, args)
+
+
+def _run(recording: Reader, args: argparse.Namespace) -> int:
     graph, direction = _graph(args.graph)
     selection = Selection(
         kernels=tuple(glob for glob in args.kernels.split(",") if glob),
@@ -79,7 +85,7 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
-    with Store(recording.tensors) as store:
+    with Store(recording.store) as store:
         for w in saved:
             tensor = store.get(str(w.stored), device="cpu").detach()
             _export(tensor, folder / _file_name(value_key(w), taken))

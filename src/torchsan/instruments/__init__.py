@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from torchsan.instruments.compiled import observe_programs
+from torchsan.instruments.compiled import Programs, observe_programs
 from torchsan.instruments.operators import OperatorObserver, observe_operators
+from torchsan.instruments.replicas import observe_replicas
 from torchsan.instruments.timing import Timer
 from torchsan.instruments.watch import Watcher, probes_to
 from torchsan.options import Options, Watch
+from torchsan.recording import current_rank
 from torchsan.torch_internals import check_version
 
 if TYPE_CHECKING:
     from torchsan.instruments.observer import Observer
     from torchsan.recording import Writer
 
-__all__ = ["attach"]
+__all__ = ["Programs", "attach", "watching"]
 
 
 @contextmanager
@@ -26,16 +29,31 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
     caveat = check_version()
     if caveat is not None:
         writer.skipped("PyTorch", caveat)
-    observers = (*observers, Timer(writer, options.calls))
     with ExitStack() as stack:
-        if options.watch is not Watch.OFF:
-            watcher = Watcher(writer, options)
-            # First, so that a launch is named before a check has a chance to fail on it.
-            observers = (watcher, *observers)
-            stack.enter_context(probes_to(watcher))
+        observers = stack.enter_context(watching(writer, options, observers))
         stack.enter_context(observe_programs(writer, observers))
+        rank = current_rank(os.environ)
+        if rank is not None and rank.world > 1:
+            writer.event("rank", {"rank": rank})
+            stack.enter_context(observe_replicas(writer))
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
                 stack.enter_context(observe_operators(observer))
         yield
+
+
+@contextmanager
+def watching(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
+    """Give the observers, with a timer, and that of `--watch` if the options ask for it.
+
+    Probes are seen while the context lasts.
+    """
+    observers = (*observers, Timer(writer, options.calls))
+    if options.watch is Watch.OFF:
+        yield observers
+        return
+    watcher = Watcher(writer, options)
+    with probes_to(watcher):
+        # First, so that a launch is named before a check has a chance to fail on it.
+        yield (watcher, *observers)

@@ -22,7 +22,7 @@ from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_comp
 if TYPE_CHECKING:
     from torchsan.recording import Sink
 
-__all__ = ["kernel_record", "live_buffers", "observe_programs"]
+__all__ = ["Programs", "kernel_record", "live_buffers", "observe_programs"]
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,17 @@ log = logging.getLogger(__name__)
 @contextmanager
 def observe_programs(writer: Sink, observers: Iterable[Observer]) -> Iterator[None]:
     """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
-    instrument = _Instrument(writer, tuple(observers))
+    programs = Programs(writer, tuple(observers))
     try:
-        with observe_compiles(instrument.compiled, instrument.compile_failed, instrument.python_instead):
+        with programs.compiles():
             yield
     finally:
-        instrument.detach()
+        programs.detach()
 
 
-class _Instrument:
+class Programs:
+    """The compiled programs that are shown to `observers`, from their compile to `detach`."""
+
     def __init__(self, writer: Sink, observers: tuple[Observer, ...]) -> None:
         self._writer = writer
         self._observers = observers
@@ -46,17 +48,26 @@ class _Instrument:
         self._ids: dict[str, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
 
-    def compile_failed(self, error: Exception) -> None:
+    @contextmanager
+    def compiles(self, *, forget: bool = True) -> Iterator[None]:
+        """See what is compiled while the context lasts; `forget` what was compiled before, and after it what was here.
+
+        The programs are watched beyond it.
+        """
+        with observe_compiles(self._compiled, self._compile_failed, self._python_instead, forget=forget):
+            yield
+
+    def _compile_failed(self, error: Exception) -> None:
         self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
 
-    def python_instead(self) -> None:
+    def _python_instead(self) -> None:
         reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"
         self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
 
-    def watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
+    def _watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
         self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
 
-    def compiled(self, compile_: Compile) -> None:
+    def _compiled(self, compile_: Compile) -> None:
         with self._lock:
             id_ = self._graph_id(compile_.key)
         try:
@@ -91,7 +102,7 @@ class _Instrument:
             observer.compiled(program)
         except Exception as e:
             log.debug("%s failed", observer.name, exc_info=True)
-            self.watch_failed(program, observer.name, e)
+            self._watch_failed(program, observer.name, e)
             return False
         return True
 
@@ -148,7 +159,7 @@ class _Instrument:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = Entry(program, original, probed, observers, self.watch_failed)
+        entry = Entry(program, original, probed, observers, self._watch_failed)
         module.call = entry
 
         def undo() -> None:
@@ -159,6 +170,7 @@ class _Instrument:
             self._undo.append(undo)
 
     def detach(self) -> None:
+        """Watch no more, and close the observers."""
         with self._lock:
             undo, self._undo = self._undo, []
         for action in undo:

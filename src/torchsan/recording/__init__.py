@@ -4,9 +4,13 @@ The event log is the truth. It is written as things happen, one commit each, so 
 had seen; reading it needs neither the program nor torch, and executes nothing from it.
 """
 
+from torchsan.recording.fetching import local_copy
 from torchsan.recording.folder import SCHEMA, Manifest, create_folder
 from torchsan.recording.memory import Memory
-from torchsan.recording.reader import Failure, Reader
+from torchsan.recording.ranks import Rank, current_rank, rank_folders
+from torchsan.recording.reader import Failure, Reader, Timed
+from torchsan.recording.remote import is_url, join_url
+from torchsan.recording.shipping import Shipper
 from torchsan.recording.sink import Sink
 from torchsan.recording.state import Program
 from torchsan.recording.writer import Writer, finalize
@@ -17,9 +21,17 @@ __all__ = [
     "Manifest",
     "Memory",
     "Program",
+    "Rank",
     "Reader",
+    "Shipper",
     "Sink",
+    "Timed",
     "Writer",
     "create_folder",
+    "current_rank",
     "finalize",
+    "is_url",
+    "join_url",
+    "local_copy",
+    "rank_folders",
 ]

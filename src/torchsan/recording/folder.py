@@ -64,12 +64,24 @@ def create_folder(
         manifest = _manifest(command, options or Options(), seed)
         write_atomically(folder / MANIFEST, json.dumps(encode(manifest), indent=1) + "\n")
     except OSError as e:
-        where = "torchsan-runs" if path is None else path
-        raise UsageError(
-            f"cannot write a recording to {where}: {e.strerror or e}; choose another folder with --out",
-            slug="unwritable-out",
-        ) from e
+        raise _unwritable(path, e) from e
     return folder
+
+
+def create_place(path: str | Path | None) -> Path:
+    """Create an empty folder for the recordings of several ranks; as `create_folder`, without a recording in it."""
+    try:
+        return _default_folder() if path is None else _given_folder(str(path))
+    except OSError as e:
+        raise _unwritable(path, e) from e
+
+
+def _unwritable(path: str | Path | None, error: OSError) -> UsageError:
+    where = "torchsan-runs" if path is None else path
+    return UsageError(
+        f"cannot write a recording to {where}: {error.strerror or error}; choose another folder with --out",
+        slug="unwritable-out",
+    )
 
 
 def _default_folder() -> Path:
@@ -88,7 +100,11 @@ def _default_folder() -> Path:
 
 def _given_folder(path: str) -> Path:
     if "://" in path:
-        raise UsageError(f"a recording is a local folder, not {path}; choose another --out", slug="unwritable-out")
+        raise UsageError(
+            f"this recording is a local folder, and {path} is none: `torchsan run --out` and `torchsan.session(out=…)` "
+            "take URLs",
+            slug="unwritable-out",
+        )
     folder = Path(path).absolute()
     if folder.is_dir() and any(folder.iterdir()):
         what = "holds a recording already" if (folder / MANIFEST).exists() else "is not empty"

@@ -95,10 +95,10 @@ class ReadOnlyLog:
                 f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
             ) from e
 
-    def events(self) -> list[tuple[str, str]]:
-        """Return (kind, body) of every event in the order they happened."""
+    def events(self) -> list[tuple[object, object, object, object]]:
+        """Return (time, thread, kind, body) of every event in the order they happened, of whatever types they are."""
         try:
-            return list(self._connection.execute("SELECT kind, body FROM events ORDER BY id"))
+            return list(self._connection.execute("SELECT time, thread, kind, body FROM events ORDER BY id"))
         except (sqlite3.Error, OverflowError) as e:
             raise RecordingError(
                 f"cannot read the events: {e}; the recording is damaged", slug="malformed-record"

@@ -10,6 +10,7 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording.folder import ARTIFACTS, TENSORS, loads_strictly, read_manifest, read_plain
 from torchsan.recording.log import ReadOnlyLog
+from torchsan.recording.remote import join_url
 from torchsan.recording.state import Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
 
@@ -38,12 +39,24 @@ class Failure:
     slug: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One event: when it was written, in seconds since 1970, and by which thread. `body` is its JSON value."""
+
+    time: float
+    thread: int
+    kind: str
+    body: Any
+
+
 class Reader:
     """What a recording says. Read once, when it is opened; raises RecordingError for what is no recording."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the recording in the folder `path`."""
         self.path = Path(path).absolute()
+        self.place: str | None = None
+        """The URL that this is a copy of, if it is one."""
         self.manifest = read_manifest(self.path)
         self.program = Program()
         self.closed = False
@@ -53,13 +66,16 @@ class Reader:
         self.seed: int | None = self.manifest.seed
         self._state = State()
         self._others: list[tuple[str, dict[str, Any]]] = []
+        self._timed: list[Timed] = []
         log = ReadOnlyLog(self.path)
         try:
             rows = log.events()
         finally:
             log.close()
-        for kind, body in rows:
-            self._add(kind, body)
+        for time, thread, kind, body in rows:
+            value = self._add(kind, body)
+            if type(time) is float and type(thread) is int and isinstance(kind, str):
+                self._timed.append(Timed(time=time, thread=thread, kind=kind, body=value))
 
     def graphs(self) -> list[GraphRecord]:
         """The compiled graphs in the order they were first seen."""
@@ -81,6 +97,10 @@ class Reader:
         """The bodies of the events of a kind that only its author knows."""
         return [body for k, body in self._others if k == kind]
 
+    def timed(self) -> list[Timed]:
+        """Every event that has a time, in the order they were written."""
+        return list(self._timed)
+
     @property
     def tensors(self) -> Path:
         """The folder of the tensor store."""
@@ -92,6 +112,11 @@ class Reader:
             return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if _ARTIFACT.fullmatch(entry.name))
         except OSError:
             return []
+
+    @property
+    def store(self) -> str:
+        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors."""
+        return str(self.tensors) if self.place is None else join_url(self.place, TENSORS)
 
     def artifact(self, name: str) -> str:
         """Return the text kept under `name`; raise RecordingError for a name or a file that is not one of ours."""
@@ -105,7 +130,7 @@ class Reader:
         except (OSError, ValueError) as e:
             raise RecordingError(f"cannot read artifact {name} of {self.path}: {e}", slug="malformed-record") from e
 
-    def _add(self, kind: object, text: object) -> None:
+    def _add(self, kind: object, text: object) -> Any:
         if not isinstance(kind, str) or not isinstance(text, str):
             raise RecordingError(f"an event of {self.path} is not text; it is damaged", slug="malformed-record")
         try:
@@ -130,6 +155,7 @@ class Reader:
                 self._state.new_ops(decode(_Ops, body).ops)
             case _:
                 self._add_about_the_run(kind, body)
+        return body
 
     def _add_about_the_run(self, kind: str, body: Any) -> None:
         if not isinstance(body, dict):

@@ -25,6 +25,7 @@ from torchsan.records.program import (
     NodeRecord,
     SourceLine,
 )
+from torchsan.records.replicas import ReplicaRecord, StepRecord
 from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary
 from torchsan.records.watched import Watched
 
@@ -51,11 +52,13 @@ __all__ = [
     "NamedBytes",
     "NodeRecord",
     "OperatorCall",
+    "ReplicaRecord",
     "Scalar",
     "Severity",
     "Skipped",
     "SourceLine",
     "Stage",
+    "StepRecord",
     "TensorMeta",
     "TensorSummary",
     "Watched",

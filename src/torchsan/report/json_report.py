@@ -31,12 +31,13 @@ def as_json(recording: Reader) -> dict[str, Any]:
         "command": encode(manifest.command),
         "status": verdict(recording).status.value,
         "program": encode(recording.program),
-        "findings": [_finding(f) for f in encode(recording.findings())],
+        "findings": [finding_as_json(f) for f in encode(recording.findings())],
         "coverage": encode(recording.coverage()),
     }
 
 
-def _finding(value: dict[str, Any]) -> dict[str, Any]:
+def finding_as_json(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an encoded finding in the form of the report."""
     source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
     return {"id": value["id"]} | value | {"source": source}
 
@@ -48,4 +49,9 @@ def check_json_target(target: str) -> None:
 
 def write_json(recording: Reader, target: str) -> None:
     """Write the report to a file, at once or not at all, or to standard output for `-`."""
-    write_target("--json", target, json.dumps(as_json(recording), indent=2, allow_nan=False) + "\n")
+    write_values(as_json(recording), target)
+
+
+def write_values(report: dict[str, Any], target: str) -> None:
+    """Write JSON values as `write_json` does."""
+    write_target("--json", target, json.dumps(report, indent=2, allow_nan=False) + "\n")

@@ -140,4 +140,4 @@ def _verdict_text(recording: Reader, outcome: Verdict) -> str:
 
 
 def _place(recording: Reader) -> str:
-    return clean(shown_path(recording.path))
+    return clean(recording.place or shown_path(recording.path))

@@ -74,18 +74,24 @@ class Compile:
 
 @contextmanager
 def observe_compiles(
-    seen: Callable[[Compile], None], failed: Callable[[Exception], None], python_instead: Callable[[], None]
+    seen: Callable[[Compile], None],
+    failed: Callable[[Exception], None],
+    python_instead: Callable[[], None],
+    *,
+    forget: bool = True,
 ) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
 
     A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
-    Functions compiled before are compiled anew inside, and again after it. The FX graph cache and the AOTAutograd
-    cache are neither read nor written meanwhile. May be entered before torch is imported, and does not import it.
+    With `forget`, functions compiled before are compiled anew inside, and again after it. The FX graph cache and the
+    AOTAutograd cache are neither read nor written meanwhile. May be entered before torch is imported, and does not
+    import it.
     """
     patches = Patches()
-    _forget_compiled()
-    patches.on_restore(_forget_compiled)
+    if forget:
+        _forget_compiled()
+        patches.on_restore(_forget_compiled)
     try:
         patches.when_imported("torch._inductor.compile_fx", lambda m: _prepare_compile(patches, m, python_instead))
         for name in ("torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile"):

@@ -21,7 +21,7 @@ from torchsan.torch_internals.snapshots import Trail
 if TYPE_CHECKING:
     import torch.fx
 
-__all__ = ["Ladder", "Override", "Part", "backward_is_traced", "current_ladder", "observe_ladders"]
+__all__ = ["Ladder", "Override", "Part", "backward_is_traced", "build_ladder", "current_ladder", "observe_ladders"]
 
 log = logging.getLogger(__name__)
 
@@ -122,18 +122,29 @@ def _watch_dynamo(
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
             ladder = Ladder(_name_of(self.compiler_fn))
-            try:
-                ladder.dynamo.see(gm, Stage.CAPTURE, first=True)
-            except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
-                failed(e)
-                return original(self, gm, example_inputs)
-            with _following.compiling(ladder):
-                compiled = original(self, gm, example_inputs)
-            return _entry(ladder, compiled, built, failed)
+            return build_ladder(ladder, gm, lambda: original(self, gm, example_inputs), built, failed)
 
         return call_user_compiler
 
     patches.replace(module.OutputGraph, "_call_user_compiler", make)
+
+
+def build_ladder(
+    ladder: Ladder,
+    gm: torch.fx.GraphModule,
+    compile_: Callable[[], Any],
+    built: Callable[[Ladder], None],
+    failed: Callable[[Exception], None],
+) -> Callable[..., Any]:
+    """Compile Dynamo's graph `gm`, and keep in `ladder` what the compiler does; return what Dynamo is to call."""
+    try:
+        ladder.dynamo.see(gm, Stage.CAPTURE, first=True)
+    except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
+        failed(e)
+        return compile_()  # type: ignore[no-any-return]  # Dynamo checks that it is callable
+    with _following.compiling(ladder):
+        compiled = compile_()
+    return _entry(ladder, compiled, built, failed)
 
 
 def _name_of(compiler: Any) -> str:

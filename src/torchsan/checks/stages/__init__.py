@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsan.instruments.observer import CompiledProgram, Observer
 from torchsan.instruments.stages import observe_stages
 from torchsan.records import Direction, GraphRef
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from torchsan.checks.exhibits import Exhibits
     from torchsan.recording import Writer
     from torchsan.torch_internals.ladders import Ladder
@@ -35,6 +37,12 @@ class StagesCheck(Observer):
     def attached(self) -> Iterator[None]:
         with observe_stages(self._built, self._failed):
             yield
+
+    def compile(self, backend: str, gm: torch.fx.GraphModule, compile_: Callable[[], Any]) -> Callable[..., Any]:
+        """Look at one compile of Dynamo's graph `gm`, which was begun before this was attached."""
+        from torchsan.torch_internals.ladders import Ladder, build_ladder
+
+        return build_ladder(Ladder(backend), gm, compile_, self._built, self._failed)
 
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.torch_internals.ladders import current_ladder

@@ -1,0 +1,162 @@
+"""One test under torchsan: its session, what it says of the test, and the summary over all. Loaded when one asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchsan.errors import TorchsanError, UsageError
+from torchsan.options import Options, Watch, parse_options, resolve_options
+from torchsan.recording import is_url
+from torchsan.records import Check, Severity
+from torchsan.report.findings import clean, render_findings
+from torchsan.report.kernels import count
+from torchsan.report.places import shown_path
+from torchsan.session import Session
+
+__all__ = ["CheckedTest", "resolve", "summary_lines"]
+
+_REASONS = 5
+"""Why things were not checked: how many reasons the summary has lines for."""
+
+_OF_A_TEST = ("check", "watch", "kernels", "when", "calls", "max_bytes", "no_guards")
+
+
+def resolve(config: pytest.Config, marker: pytest.Mark | None) -> Options:
+    """Return a test's options: the marker's over the flag's, over the variable, over `[tool.torchsan]`.
+
+    `out` is the folder under which the recordings of this run go. Raise pytest.UsageError for what is not allowed.
+    """
+    flag = config.getoption("--torchsan")
+    try:
+        options = resolve_options({"check": flag} if flag else {}, os.environ, config.rootpath)
+        if is_url(options.out):
+            raise UsageError(f"tests record to a local folder, not to {options.out}", slug="unwritable-out")
+        return dataclasses.replace(options, **_of_marker(marker)) if marker is not None else options
+    except TorchsanError as e:
+        raise pytest.UsageError(str(e)) from e
+
+
+def _of_marker(marker: pytest.Mark) -> dict[str, Any]:
+    given = dict(marker.kwargs)
+    if marker.args:
+        given["check"] = marker.args[0] if len(marker.args) == 1 else marker.args
+    if wrong := sorted(set(given) - set(_OF_A_TEST)):
+        raise UsageError(
+            f"@pytest.mark.torchsan has no {wrong[0]!r}; it takes {', '.join(_OF_A_TEST)}", slug="bad-option"
+        )
+    return parse_options("@pytest.mark.torchsan", given)
+
+
+class CheckedTest:
+    """A test with a session of its own. `figures`, once it is closed, is what the report and the summary say."""
+
+    def __init__(self, item: pytest.Item, run: str, marker: pytest.Mark | None) -> None:
+        """Prepare a session that records below the folder of this `run`. Raise pytest.UsageError for its options."""
+        options = resolve(item.config, marker)
+        root = item.config.invocation_params.dir / (options.out or "torchsan-runs") / run
+        self.figures: dict[str, Any] | None = None
+        self.session = Session(dataclasses.replace(options, out=str(_free(root / _file_name(item.nodeid)))))
+        self._item = item
+        self._marked = marker is not None
+
+    def open(self) -> None:
+        """Start watching; raise what `Session.open` does."""
+        self.session.open()
+
+    def failed(self, when: str) -> None:
+        """The test raised by itself, in its setup or its call: show beside it what was found until then."""
+        self._close()
+        if self.session.findings:
+            self._item.add_report_section(when, "torchsan", self._text())
+
+    def judge(self) -> str | None:
+        """The test ended well: return why torchsan fails it, or None."""
+        self._close()
+        if any(f.severity is Severity.ERROR for f in self.session.findings):
+            return self._text()
+        if self._marked and not self._observed():
+            return (
+                "torchsan: nothing was compiled by Inductor in this test, which is marked to be checked; "
+                "call what torch.compile returned, or remove the marker"
+            )
+        return None
+
+    def _observed(self) -> bool:
+        coverage = self.session.coverage
+        eager = self.session.options.check == (Check.METADATA,)  # Which looks at operators outside of graphs too.
+        return bool(coverage.graphs or (eager and coverage.ops_checked))
+
+    def _text(self) -> str:
+        findings = self.session.findings
+        kinds = ", ".join(dict.fromkeys(f.kind.value for f in findings))
+        head = f"torchsan: {count(len(findings), 'finding')} in this test: {kinds}"
+        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {self._place}"
+
+    @property
+    def _place(self) -> str:
+        return shown_path(self.session.path) if self.session.path is not None else ""
+
+    def _close(self) -> None:
+        session = self.session
+        session.close()
+        findings, coverage, path = session.findings, session.coverage, session.path
+        keep = findings or session.options.watch is not Watch.OFF
+        if path is not None and not keep:
+            shutil.rmtree(path, ignore_errors=True)
+            for folder in (path.parent, path.parent.parent):
+                with suppress(OSError):  # Other recordings are there.
+                    folder.rmdir()
+        self.figures = {
+            "findings": [f"{f.id}: {f.severity.value}: {f.kind.value}" for f in findings],
+            "severities": [f.severity.value for f in findings],
+            "recording": self._place if keep else None,
+            "graphs": coverage.graphs,
+            "kernels": coverage.kernels,
+            "operators": coverage.ops_checked,
+            "skipped": [clean(s.reason, 200) for s in coverage.skipped],
+        }
+
+
+def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the summary of a run from the figures of its tests by node id."""
+    counts = Counter(severity for f in figures.values() for severity in f["severities"])
+    found = ", ".join(count(counts[s.value], s.value) for s in Severity if counts[s.value])
+    totals = ", ".join(
+        count(sum(f[f"{what}s"] for f in figures.values()), what) for what in ("graph", "kernel", "operator")
+    )
+    yield f"{count(len(figures), 'test')} checked: {totals}; findings: {found or 'none'}"
+    if nothing := sum(not f["graphs"] for f in figures.values()):
+        yield f"{count(nothing, 'test')} compiled nothing"
+    skipped = Counter(reason for f in figures.values() for reason in f["skipped"])
+    for reason, n in skipped.most_common(_REASONS):
+        yield f"not checked: {n} × {reason}"
+    if len(skipped) > _REASONS:
+        yield f"not checked: … and {count(len(skipped) - _REASONS, 'reason')} more"
+    for nodeid, f in figures.items():
+        if f["recording"] is not None:
+            yield f"{nodeid}: {'; '.join(f['findings']) or 'watched'}"
+            yield f"  recording: {f['recording']}"
+
+
+def _file_name(nodeid: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", nodeid).strip("._")[-120:] or "test"
+
+
+def _free(folder: Path) -> Path:
+    """`folder`, or it with a number if a test of that name was here: one that runs again, or one named alike."""
+    n = 1
+    candidate = folder
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate

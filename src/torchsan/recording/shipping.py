@@ -1,0 +1,216 @@
+"""Sends a recording to object storage while it is made.
+
+A recording is always made in a local folder, where a program that crashes leaves it whole. This copies it: what is
+written once (large tensors, artifacts) as it comes; what grows (the event log, the logs of the store) every minute and
+at the end. What cannot be sent stays where it is, and can be sent later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from torchsan.errors import RecordingError, UsageError
+from torchsan.recording.folder import EVENTS, MANIFEST, loads_strictly, read_plain, write_atomically
+from torchsan.recording.remote import RemoteFolder
+
+__all__ = ["Shipper", "read_destination", "remove", "send"]
+
+log = logging.getLogger(__name__)
+
+DESTINATION = "destination.json"
+"""In a local folder that is to be sent: where to."""
+_SOON = 1.0
+_GROWING = 60.0
+_LAST_CHANCE = 120.0
+"""Seconds: between looks for what is new, between sendings of what grows, and for the end."""
+
+
+class Shipper:
+    """Sends the recording in `folder` to `url` from a thread, until `finish`. Raises nothing once it has started."""
+
+    def __init__(self, folder: Path, url: str, *, growing: float = _GROWING) -> None:
+        """Say where the recording goes, here and there. Raise UsageError if nothing can be written there now."""
+        self.url = url
+        self._folder = folder
+        self._growing = growing
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._told = False
+        self._over = threading.Event()
+        self._complete = False
+        try:
+            self._remote = RemoteFolder(url)
+            if self._remote.list():
+                raise UsageError(f"{url} is not empty; choose another --out", slug="out-exists")
+            self._remote.put(MANIFEST, folder / MANIFEST)
+        except UsageError:
+            raise
+        except Exception as e:
+            raise UsageError(f"cannot write a recording to {url}: {_short(e)}", slug="unwritable-out") from e
+        self._sent[MANIFEST] = _state(folder / MANIFEST)
+        write_atomically(folder / DESTINATION, json.dumps({"url": url}) + "\n")
+        self._thread = threading.Thread(target=self._run, name="torchsan-shipper", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> bool:
+        """Send the rest, and return whether everything is there. Then the local folder may go; else say what to do."""
+        self._over.set()
+        self._thread.join(_LAST_CHANCE)
+        if not self._complete:
+            _say(
+                f"the recording stays in {self._folder}: not all of it could be sent to {self.url}; "
+                f"`torchsan store sync {self._folder}` sends it"
+            )
+        return self._complete
+
+    def discard(self) -> None:
+        """Nothing was recorded: take back what was sent."""
+        self._over.set()
+        self._thread.join(_LAST_CHANCE)
+        with suppress(Exception):
+            self._remote.remove(MANIFEST)
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(_SOON):
+            grown = time.monotonic() - last >= self._growing
+            if self._try(growing=grown) and grown:
+                last = time.monotonic()
+        self._complete = self._try(growing=True)
+
+    def _try(self, *, growing: bool) -> bool:
+        try:
+            _send(self._folder, self._remote, self._sent, growing=growing)
+        except Exception as e:
+            log.debug("could not send to %s", self.url, exc_info=True)
+            if not self._told:
+                self._told = True
+                _say(f"cannot send to {self.url} now: {_short(e)}; the recording is kept in {self._folder} meanwhile")
+            return False
+        return True
+
+
+def send(folder: Path, url: str) -> int:
+    """Send a recording or a store that is in `folder`, but for what is there; return how many files that was.
+
+    Raise UsageError if it cannot be sent; what was sent stays, and the next attempt goes on from there.
+    """
+    remote = RemoteFolder(url)
+    try:
+        there = remote.sizes()
+        # What was written once and has its size is there; what grows may have grown by as much as was lost.
+        sent = {k: _state(folder / k) for k in _once(folder) if there.get(k) == (folder / k).stat().st_size}
+        before = len(sent)
+        _send(folder, remote, sent, growing=True)
+    except UsageError:
+        raise
+    except Exception as e:
+        raise UsageError(
+            f"cannot send {folder} to {url}: {_short(e)}; nothing is lost, try again", slug="not-sent"
+        ) from e
+    return len(sent) - before
+
+
+def read_destination(folder: Path) -> str | None:
+    """Return where a folder was to be sent; None if nothing says so. Raise RecordingError if that is damaged."""
+    try:
+        value = loads_strictly(read_plain(folder / DESTINATION, 1 << 16))
+        url = value["url"]
+        if not isinstance(url, str):
+            raise TypeError("its url is no text")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise RecordingError(f"cannot read {folder / DESTINATION}: {e}", slug="malformed-record") from e
+    return url
+
+
+def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], *, growing: bool) -> None:
+    """Send what is new since `sent`, which is kept up to date. What refers to other files goes after them."""
+    for key in _once(folder):
+        if key not in sent:
+            remote.put(key, folder / key)
+            sent[key] = _state(folder / key)
+    if not growing:
+        return
+    for key in _grow(folder):
+        state = _state(folder / key)
+        if sent.get(key) == state:
+            continue
+        if key == EVENTS:
+            _send_events(folder, remote)
+        elif key.endswith(".log"):
+            # Its pack after it was read and before it is sent: what a line speaks of is there when it is.
+            data = (folder / key).read_bytes()
+            pack = key.removesuffix(".log") + ".pack"
+            if (folder / pack).exists():
+                remote.put(pack, folder / pack)
+            remote.put_bytes(key, data)
+        else:
+            remote.put(key, folder / key)
+        sent[key] = state
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(p.startswith(".") or p == "tmp" or p.endswith(".tmp") for p in parts)
+        if not hidden and path.is_file() and not path.is_symlink():
+            yield "/".join(parts)
+
+
+def _is_growing(key: str) -> bool:
+    return key.startswith(EVENTS) or "log" in key.split("/")[:-1]
+
+
+def _once(folder: Path) -> list[str]:
+    """The files that are written once; the mark of where to send them is for here only."""
+    return [key for key in _files(folder) if not _is_growing(key) and key != DESTINATION]
+
+
+def _grow(folder: Path) -> list[str]:
+    """The files that grow, but for those that another is sent with."""
+    return [k for k in _files(folder) if _is_growing(k) and not k.endswith((".pack", "-wal", "-shm"))]
+
+
+def _state(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    wal = file.with_name(f"{file.name}-wal")  # Where a database grows until it is folded.
+    return status.st_size + (wal.stat().st_size if wal.exists() else 0), status.st_mtime_ns
+
+
+def _send_events(folder: Path, remote: RemoteFolder) -> None:
+    """Send the event log as it is now, in one file, while its program goes on writing."""
+    with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
+        copy = Path(temporary, EVENTS)
+        source = f"{(folder / EVENTS).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(source, uri=True)) as log_, closing(sqlite3.connect(copy)) as target:
+            log_.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")
+        remote.put(EVENTS, copy)
+
+
+def remove(folder: Path) -> None:
+    """Remove a local folder whose contents are elsewhere, and `torchsan-runs` with it if it was the last there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.name == "torchsan-runs":
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"torchsan: {text}\n")

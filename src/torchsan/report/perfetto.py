@@ -1,0 +1,220 @@
+"""A recording as a trace that Perfetto and chrome://tracing open: the JSON format of Chrome's trace events.
+
+Only what the recording holds is drawn. What was recorded without times stands in processes of its own, whose names say
+so, with one microsecond for a step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, TextIO
+
+from torchsan.errors import RecordingError
+from torchsan.recording import Reader, Timed
+from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
+from torchsan.records.watched import describe_value, launch_label
+from torchsan.report.findings import clean
+from torchsan.report.kernels import count
+from torchsan.report.targets import write_target
+
+__all__ = ["as_trace", "write_trace"]
+
+_TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
+"""The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""
+_COMPILES, _FINDINGS = 1, 2
+"""Threads of the first process that are none of the program's, whose numbers are higher."""
+
+
+@dataclass(slots=True)
+class _Trace:
+    start: float
+    events: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def name(self, pid: int, text: str, tid: int | None = None) -> None:
+        """Name a process, or a thread of it."""
+        what = "process_name" if tid is None else "thread_name"
+        self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid or 0, "args": {"name": clean(text, 200)}})
+
+    def slice(self, pid: int, tid: int, name: str, ts: float, dur: float, args: dict[str, Any]) -> None:
+        self.events.append(
+            {"ph": "X", "name": clean(name, 200), "pid": pid, "tid": tid, "ts": ts, "dur": max(dur, 0.0), "args": args}
+        )
+
+    def instant(self, tid: int, name: str, ts: float, args: dict[str, Any]) -> None:
+        self.events.append(
+            {"ph": "i", "s": "t", "name": clean(name, 200), "pid": _TIMES, "tid": tid, "ts": ts, "args": args}
+        )
+
+    def counter(self, pid: int, name: str, ts: float, values: dict[str, int]) -> None:
+        self.events.append({"ph": "C", "name": clean(name, 200), "pid": pid, "tid": 0, "ts": ts, "args": values})
+
+    def microseconds(self, time: float) -> float:
+        return round((time - self.start) * 1e6, 3)
+
+
+def write_trace(recording: Reader, target: str, messages: TextIO) -> None:
+    """Write the trace to a file, and to `messages` what is in it and what has no times. Raise UsageError."""
+    trace = as_trace(recording)
+    write_target("--perfetto", target, json.dumps(trace, allow_nan=False) + "\n")
+    messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
+    for note in trace["otherData"]["notes"]:
+        messages.write(f"  {note}\n")
+
+
+def as_trace(recording: Reader) -> dict[str, Any]:
+    """Return the trace as JSON values."""
+    events = [e for e in recording.timed() if math.isfinite(e.time)]
+    # A compile is recorded when it is over.
+    starts = [e.time - (_seconds(e) if e.kind == "graph" else 0.0) for e in events]
+    trace = _Trace(min(starts, default=0.0))
+    trace.name(_TIMES, "by the clock")
+    _compiles(trace, events)
+    _findings(trace, events)
+    _watched(trace, events)
+    _memory(trace, events)
+    _launches(trace, events, recording.graphs())
+    return {
+        "traceEvents": trace.events,
+        "displayTimeUnit": "ms",
+        "otherData": {"torchsan": recording.manifest.torchsan, "notes": trace.notes},
+    }
+
+
+def _seconds(event: Timed) -> float:
+    seconds = event.body.get("compile_seconds", 0.0)
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < math.inf else 0.0
+
+
+def _compiles(trace: _Trace, events: Iterable[Timed]) -> None:
+    found = [(e, decode(GraphRecord, e.body)) for e in events if e.kind == "graph"]
+    if not found:
+        return
+    trace.name(_TIMES, "compiles by Inductor", _COMPILES)
+    for event, graph in found:
+        start = trace.microseconds(event.time - _seconds(event))
+        trace.slice(
+            _TIMES,
+            _COMPILES,
+            f"compile graph {graph.label}",
+            start,
+            _seconds(event) * 1e6,
+            {"kernels": [clean(k.name, 100) for k in graph.kernels], "buffers": len(graph.buffers)},
+        )
+    trace.notes.append(f"{count(len(found), 'compile')} by the clock")
+
+
+def _findings(trace: _Trace, events: Iterable[Timed]) -> None:
+    found = [e for e in events if e.kind == "finding"]
+    if found:
+        trace.name(_TIMES, "findings", _FINDINGS)
+    for event in found:
+        body = event.body
+        args = {name: clean(body.get(name)) for name in ("kind", "severity", "message", "kernel", "buffer")}
+        trace.instant(_FINDINGS, f"{body.get('id')}: {body.get('kind')}", trace.microseconds(event.time), args)
+
+
+def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
+    """Draw each launch from the first to the last value that the watch saw of it."""
+    seen = [(e, decode(Watched, e.body.get("watched"))) for e in events if e.kind == "watched"]
+    launches = instants = 0
+    for thread in sorted({e.thread for e, _ in seen}):
+        trace.name(_TIMES, f"launches on thread {thread}", _own(thread))
+        of_thread = [(e, w) for e, w in seen if e.thread == thread]
+        for label, group in groupby(of_thread, key=lambda pair: (launch_label(pair[1]), pair[1].kernel)):
+            values = list(group)
+            start, end = values[0][0].time, values[-1][0].time
+            args = {f"{w.phase} {clean(w.name, 100)}".strip(): clean(describe_value(w), 300) for _, w in values}
+            args["launch"] = label[0]
+            name = label[1]
+            if len({w.phase for _, w in values}) > 1:
+                trace.slice(_TIMES, _own(thread), name, trace.microseconds(start), round((end - start) * 1e6, 3), args)
+                launches += 1
+            else:
+                trace.instant(_own(thread), name, trace.microseconds(start), args)
+                instants += 1
+    if launches:
+        trace.notes.append(
+            f"launches by the clock: {launches}, each from the first value that the watch recorded before it to the "
+            "last after it; looking at the values is part of that time"
+        )
+    if instants:
+        trace.notes.append(f"{count(instants, 'moment')} of which only one side of the launch was watched")
+
+
+def _own(thread: int) -> int:
+    """A number for a thread of the program that is none of ours, in the range that Perfetto takes."""
+    return _FINDINGS + 1 + thread % 2**31
+
+
+def _launches(trace: _Trace, events: Iterable[Timed], graphs: Iterable[GraphRecord]) -> None:
+    """Draw the launches of each call that was timed, one after the other; of a graph that was not, in their order."""
+    known = {(g.id, g.direction): g for g in graphs if g.kernels}
+    calls = [decode(CallTimes, e.body.get("times")) for e in events if e.kind == "times"]
+    timed = [c for c in calls if (c.graph, c.direction) in known and c.launches]
+    if timed:
+        trace.name(_DURATIONS, "launches with the time each took; when they began was not recorded")
+    for tid, call in enumerate(timed, start=1):
+        kernels = {k.nth: k for k in known[call.graph, call.direction].kernels}
+        trace.name(_DURATIONS, f"graph {call.graph} {call.direction} call {call.call}", tid)
+        at = 0.0
+        for launch in call.launches:
+            kernel = kernels.get(launch.nth)
+            dur = max(launch.seconds, 0.0) * 1e6 if math.isfinite(launch.seconds) else 0.0
+            args = {"launches": launch.launches, "bytes read": launch.bytes_read, "bytes written": launch.bytes_written}
+            name = kernel.name if kernel is not None else f"launch {launch.nth}"
+            trace.slice(_DURATIONS, tid, name, round(at, 3), round(dur, 3), args | _about(kernel))
+            at += dur
+    if timed:
+        trace.notes.append(f"launches of {count(len(timed), 'call')} with the time each took, one after the other")
+    seen = {(c.graph, c.direction) for c in timed}
+    rest = [g for key, g in known.items() if key not in seen]
+    if not rest:
+        return
+    trace.name(_LAUNCHES, "launches in their order; no times were recorded, 1 µs is one launch")
+    for tid, graph in enumerate(rest, start=1):
+        trace.name(_LAUNCHES, f"graph {graph.label}", tid)
+        for n, kernel in enumerate(graph.kernels):
+            trace.slice(_LAUNCHES, tid, kernel.name, float(n), 1.0, _about(kernel))
+    trace.notes.append(
+        f"launches of {count(len(rest), 'graph')} in their order, without times: no call of it was timed"
+    )
+
+
+def _about(kernel: KernelRecord | None) -> dict[str, Any]:
+    if kernel is None:
+        return {}
+    source = [f"{clean(s.file)}:{s.line} {clean(s.code, 100)}" for s in kernel.source]
+    return {"reads": list(kernel.reads), "writes": list(kernel.writes), "source": source}
+
+
+def _memory(trace: _Trace, events: Iterable[Timed]) -> None:
+    found = [e for e in events if e.kind == "memory"]
+    if not found:
+        return
+    trace.name(_STEPS, "memory by step of the program; no times were recorded, 1 µs is one step")
+    for event in found:
+        try:
+            label = f"graph {int(event.body['graph'])} {event.body['direction']}"
+            peaks = {"peak": int(event.body["peak"]), "planned": int(event.body["planned_peak"])}
+            points = list(_points(event.body["timeline"]))
+            call = int(event.body["call"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise RecordingError(
+                f"malformed memory event: {e}; the recording is damaged", slug="malformed-record"
+            ) from e
+        trace.counter(_TIMES, f"bytes at the peak of a call of {label}", trace.microseconds(event.time), peaks)
+        for step, (planned, actual) in enumerate(points):
+            trace.counter(_STEPS, f"bytes in {label} call {call}", float(step), {"planned": planned, "actual": actual})
+    trace.notes.append(
+        f"memory of {count(len(found), 'call')}: the peak by the clock, and the bytes after each step without times"
+    )
+
+
+def _points(timeline: Any) -> Iterator[tuple[int, int]]:
+    for _line, planned, actual in timeline:
+        yield int(planned), int(actual)

@@ -1,0 +1,211 @@
+"""The recordings of several ranks as one: whose findings are whose, and where copies drift apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+from torchsan.checks.replicas import RankSteps, drift, read_steps
+from torchsan.errors import RecordingError
+from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
+from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
+from torchsan.report.findings import Line, clean, finding_lines
+from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
+from torchsan.report.kernels import count
+from torchsan.report.places import shown_path
+from torchsan.report.terminal import print_lines
+from torchsan.report.verdict import Status, Verdict, verdict
+
+__all__ = ["Ranks", "open_ranks", "print_ranks", "write_ranks_json"]
+
+_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """A finding, the ranks that have it, and what it is called there."""
+
+    finding: Finding
+    ranks: tuple[int, ...]
+    ids: tuple[str, ...]
+
+
+class Ranks:
+    """The recordings of the last start of a job, by rank. Those of starts before a restart are only counted."""
+
+    def __init__(self, path: Path, readers: dict[int, Reader], restart: int, unreadable: dict[int, str]) -> None:
+        self.path = path
+        self.readers = readers
+        self.restart = restart
+        self.unreadable = unreadable
+
+    @cached_property
+    def world(self) -> int:
+        """How many ranks there were, by what they say themselves."""
+        said = [decode(Rank, e.get("rank")).world for r in self.readers.values() for e in r.events("rank")]
+        return max([*said, *(rank + 1 for rank in self.readers)], default=0)
+
+    @cached_property
+    def drift(self) -> Finding | None:
+        """The first difference between copies."""
+        return drift(self._steps)
+
+    @cached_property
+    def _steps(self) -> dict[int, RankSteps]:
+        return {n: read_steps(r.events("replicas"), r.events("replica-step")) for n, r in self.readers.items()}
+
+    @property
+    def compared(self) -> tuple[int, int]:
+        """How many steps two ranks or more have recorded, and of how many tensors."""
+        steps = [set(s.steps) for s in self._steps.values()]
+        common = {key for i, keys in enumerate(steps) for other in steps[i + 1 :] for key in keys & other}
+        names = {replica.name for s in self._steps.values() for many in s.replicas.values() for replica in many}
+        return len(common), len(names)
+
+    @cached_property
+    def findings(self) -> list[Merged]:
+        """Drift first, then the findings of all ranks, the same of several ranks as one; numbered anew."""
+        same: dict[str, list[tuple[int, Finding]]] = {}
+        for rank, reader in self.readers.items():
+            for finding in reader.findings():
+                place = (finding.stage, finding.kernel, finding.graph, finding.source, finding.ops)
+                key = repr((finding.kind, finding.severity, place))
+                same.setdefault(key, []).append((rank, finding))
+        merged = [
+            Merged(finding=many[0][1], ranks=tuple(dict.fromkeys(r for r, _ in many)), ids=tuple(f.id for _, f in many))
+            for many in same.values()
+        ]
+        if self.drift is not None:
+            odd = tuple(self.drift.evidence["ranks"]) or tuple(int(r) for r in self.drift.evidence["digests"])
+            merged.insert(0, Merged(finding=self.drift, ranks=odd, ids=()))
+        return [
+            dataclasses.replace(m, finding=dataclasses.replace(m.finding, id=f"F{n}"))
+            for n, m in enumerate(merged, start=1)
+        ]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst of all ranks; a rank without a recording makes it incomplete."""
+        each = {rank: verdict(reader) for rank, reader in self.readers.items()}
+        reasons = [f"rank {rank}: {reason}" for rank, v in each.items() for reason in v.reasons]
+        reasons += [f"rank {rank}: {why}" for rank, why in self.unreadable.items()]
+        missing = sorted(set(range(self.world)) - set(self.readers) - set(self.unreadable))
+        reasons += [f"rank {rank} left no recording" for rank in missing]
+        if any(m.finding.severity is Severity.ERROR for m in self.findings):
+            return Verdict(status=Status.FINDINGS, exit=1, reasons=tuple(reasons))
+        # One whose program failed says more than one that only saw too little.
+        statuses = sorted({v.exit for v in each.values() if v.exit}, key=lambda status: status == 4)
+        if statuses or missing or self.unreadable:
+            return Verdict(status=Status.INCOMPLETE, exit=statuses[0] if statuses else 4, reasons=tuple(reasons))
+        return Verdict(status=Status.CLEAN, exit=0)
+
+
+def open_ranks(path: str | Path, url: str | None = None) -> Ranks:
+    """Return the recordings of the ranks below `path`, a copy of those at `url` if that is given.
+
+    Raise RecordingError if there is none that can be read.
+    """
+    folder = Path(path).absolute()
+    folders = rank_folders(folder)
+    last = max((restart for restart, _ in folders), default=0)
+    readers: dict[int, Reader] = {}
+    unreadable: dict[int, str] = {}
+    for (restart, rank), place in folders.items():
+        if restart == last:
+            try:
+                readers[rank] = Reader(place)
+                readers[rank].place = None if url is None else join_url(url, place.name)
+            except RecordingError as e:
+                unreadable[rank] = str(e)
+    if not readers:
+        why = "; ".join(unreadable.values())
+        raise RecordingError(f"no rank left a recording in {path}{why and f': {why}'}", slug="no-recording")
+    return Ranks(folder, readers, last, unreadable)
+
+
+def print_ranks(ranks: Ranks, stream: TextIO, *, quiet: bool = False) -> None:
+    """Print the report of all ranks together."""
+    print_lines(list(_lines(ranks, quiet)), stream)
+
+
+def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
+    for merged in ranks.findings:
+        yield Line("")
+        head, *rest = finding_lines(merged.finding)
+        yield Line(f"{head.text}, {_ranks_text(merged.ranks)}", head.style)
+        yield from rest
+        if not quiet and merged.ids:
+            where = ranks.readers[merged.ranks[0]].path.name
+            yield Line(f"    recorded: {clean(merged.ids[0])} of {where}", "dim")
+    yield Line("")
+    if not quiet:
+        yield from _table(ranks)
+    outcome = ranks.verdict
+    counts = {s: sum(m.finding.severity is s for m in ranks.findings) for s in Severity}
+    found = ", ".join(count(n, s.value) for s, n in counts.items() if n) or "no findings"
+    yield Line(f"torchsan: {outcome.status}: {found} on {count(ranks.world, 'rank')}", _STYLES[outcome.status])
+    for reason in outcome.reasons:
+        yield Line(f"  {clean(reason)}")
+
+
+def _table(ranks: Ranks) -> Iterator[Line]:
+    for rank, reader in ranks.readers.items():
+        coverage = reader.coverage()
+        seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+        yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(_place(reader))}")
+    steps, tensors = ranks.compared
+    if steps and tensors:
+        over = count(steps, "optimizer step")
+        yield Line(f"copies compared: {count(tensors, 'parameter')} and their gradients over {over}")
+    else:
+        yield Line("copies compared: none; no optimizer stepped over parameters that several ranks hold copies of")
+    if ranks.restart:
+        yield Line(f"the job was started again {count(ranks.restart, 'time')}; this is the last start")
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _place(reader: Reader) -> str:
+    return reader.place or shown_path(reader.path)
+
+
+def write_ranks_json(ranks: Ranks, target: str) -> None:
+    """Write one report over all ranks, in the form of one over a recording; `-` is standard output."""
+    write_values(_as_json(ranks), target)
+
+
+def _as_json(ranks: Ranks) -> dict[str, Any]:
+    first = next(iter(ranks.readers.values()))
+    return {
+        "schema": REPORT_SCHEMA,
+        "torchsan": first.manifest.torchsan,
+        "torch": first.manifest.torch,
+        "command": encode(first.manifest.command),
+        "status": ranks.verdict.status.value,
+        "program": encode(_worst([r.program for r in ranks.readers.values()])),
+        "findings": [
+            finding_as_json(encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}})
+            for m in ranks.findings
+        ],
+        "coverage": encode(_coverage(ranks)),
+    }
+
+
+def _worst(programs: list[Program]) -> Program:
+    return max(programs, key=lambda p: (p.signal is not None, p.exit is None, p.exit or 0))
+
+
+def _coverage(ranks: Ranks) -> Coverage:
+    each = {rank: reader.coverage() for rank, reader in ranks.readers.items()}
+    totals = {
+        name: sum(getattr(c, name) for c in each.values())
+        for name in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")
+    }
+    skipped = (Skipped(what=f"rank {rank}: {s.what}", reason=s.reason) for rank, c in each.items() for s in c.skipped)
+    return Coverage(**totals, skipped=tuple(skipped))
