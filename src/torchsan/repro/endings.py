@@ -136,7 +136,12 @@ def _metadata(against: str) -> Ending:
     if against == "symbolic":
         froms.add("from torch.fx.experimental.symbolic_shapes import ShapeEnv")
         mode = "FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)"
-    believed = [f"with {mode} as mode:", "    fake = facts([mode.from_tensor(x) for x in inputs()])"]
+    believed = [
+        f"mode = {mode}",
+        "args = [mode.from_tensor(x) for x in inputs()]",
+        "with mode:",
+        "    fake = facts(args)",
+    ]
     if against == "meta":
         froms, believed = set(), ['fake = facts([x.to("meta") for x in inputs()])']
     device = "" if against == "meta" else "t.device, "
