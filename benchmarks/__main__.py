@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ["summarize", "startup", "store", "watch", "values", "stages", "crossref", "memory", "repro"]
+BENCHMARKS = ["summarize", "startup", "store", "watch", "values", "stages", "crossref", "memory", "repro", "packages"]
 
 
 def main(names: list[str]) -> int:

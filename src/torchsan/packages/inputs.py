@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchsan.errors import UsageError
 from torchsan.store import Store
 
-__all__ = ["read_leaves", "write_leaves"]
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+__all__ = ["constants_of", "read_leaves", "write_leaves"]
 
 
 def write_leaves(folder: Path, name: str, leaves: Sequence[Any]) -> None:
@@ -37,3 +40,9 @@ def read_leaves(folder: Path, name: str) -> list[Any]:
             store.get(leaf["tensor"]) if "tensor" in leaf else leaf["value"]
             for leaf in json.loads((folder / f"{name}.json").read_text())
         ]
+
+
+def constants_of(program: ExportedProgram) -> dict[str, Any]:
+    """The parameters, buffers and constants of an exported program, by their names."""
+    named = {**program.state_dict, **program.constants}
+    return {name: v.detach() if isinstance(v, torch.Tensor) else v for name, v in named.items()}
