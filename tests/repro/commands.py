@@ -32,6 +32,17 @@ def plain(folder: Path, *words: str, fault: str | None = None) -> int:
     return subprocess.run(line, cwd=folder, env=environment(fault), capture_output=True, timeout=300).returncode
 
 
+def with_torch_alone(folder: Path, fault: str | None = None) -> int:
+    """`python repro.py` where nothing is installed but torch and what torch needs: its exit status."""
+    absent = "torchsan numpy safetensors blake3 xxhash rich transformers s3fs".split()
+    planting = "import tests.repro.planting; " if fault else ""
+    code = (
+        f"import sys; {planting}sys.modules.update(dict.fromkeys({absent})); import runpy; runpy.run_path('repro.py')"
+    )
+    line = [sys.executable, "-c", code]
+    return subprocess.run(line, cwd=folder, env=environment(fault), capture_output=True, timeout=300).returncode
+
+
 def verified(done: subprocess.CompletedProcess[str], out: Path) -> str:
     """The script, of which everything that is said of a verified reproducer is true."""
     assert done.returncode == 0, done.stdout + done.stderr

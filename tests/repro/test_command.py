@@ -15,7 +15,7 @@ import torch
 
 import torchsan
 from tests.planted.faults import FAULTS, planted
-from tests.repro.commands import ROOT, command, environment, plain, verified
+from tests.repro.commands import ROOT, command, environment, plain, verified, with_torch_alone
 
 CASES = ROOT / "tests" / "cases"
 LOAD = ("--load", "tests.repro.planting")
@@ -56,6 +56,7 @@ def test_the_script_fails_by_itself_in_another_folder_and_passes_eagerly(tmp_pat
     (elsewhere / "repro.py").write_text((out / "repro.py").read_text())
     assert plain(elsewhere, fault=fault) == 1
     assert plain(elsewhere, "eager", fault=fault) == 0
+    assert with_torch_alone(elsewhere, fault) == 1
 
 
 @pytest.mark.slow
@@ -89,6 +90,7 @@ def test_one_that_needs_two_calls_makes_them(tmp_path: Path) -> None:
     run_case("second_call_aliases.py", tmp_path)
     text = verified(command(tmp_path, "repro", "run", "--out", "out"), tmp_path / "out")
     assert "compiled(*earlier())" in text
+    assert with_torch_alone(tmp_path / "out") == 1
     assert plain(tmp_path / "out") == 1
     assert plain(tmp_path / "out", "eager") == 0
 
