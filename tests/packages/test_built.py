@@ -74,6 +74,7 @@ def test_off_it_writes_nothing_and_on_it_gives_the_same(wrong: str, tmp_path: Pa
     assert not list(tmp_path.glob("*.launches"))
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_does_not_stop_the_model(wrong: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     script = (
@@ -86,6 +87,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_model(wrong: str, tmp
     assert "torchsan: cannot record launches" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_no_package_or_does_not_fit_is_said(wrong: str, tmp_path: Path) -> None:
     (tmp_path / "no.pt2").write_text("nothing")
     for words, message in (
