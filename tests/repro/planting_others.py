@@ -36,12 +36,20 @@ MEMORY: dict[str, Callable[[str], str]] = {
         r"\n( +)(extern_kernels\.mm\(buf0, .*)\n", r"\n\1del buf0\n\1\2\n", source, count=1
     ),
 }
+
+
+def _swap_any_difference(graph: torch.fx.Graph) -> None:
+    """Before autograd the user's program subtracts with Python's operator, a reproducer with PyTorch's."""
+    for target in (operator.sub, aten.sub.Tensor):
+        edit(target, swap)(graph)
+
+
 STAGES: dict[str, tuple[str, Any]] = {
     "joint_pre": ("joint_custom_pre_pass", edit(aten.mul.Tensor, halve_constant)),
     "joint_post": ("joint_custom_post_pass", edit(aten.sub.Tensor, swap)),
     "post_grad_pre": ("post_grad_custom_pre_pass", edit(aten.mul.Tensor, halve_constant)),
     "post_grad_post": ("post_grad_custom_post_pass", edit(aten.sub.Tensor, swap)),
-    "pre_grad": ("pre_grad_custom_pass", edit(operator.sub, swap)),
+    "pre_grad": ("pre_grad_custom_pass", _swap_any_difference),
     "dropped_mutation": ("post_grad_custom_post_pass", edit(aten.copy_.default, drop)),
     "output_is_an_input": ("joint_custom_post_pass", edit(aten.clone.default, bypass)),
 }
