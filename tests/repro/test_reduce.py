@@ -11,7 +11,7 @@ import torch
 
 from tests.repro.made_up import call, exhibit, given, node
 from torchsan.records import Exhibit, Given
-from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped
+from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped, shrunk
 from torchsan.repro.reduce import reduce
 from torchsan.repro.trials import Stopped
 from torchsan.repro.values import Tensors
@@ -142,7 +142,7 @@ def test_nothing_to_reduce_where_not_even_the_whole_shows_it(tensors: Tensors) -
 def test_when_the_time_is_up_the_best_so_far_is_known(tensors: Tensors) -> None:
     best: list[Exhibit] = []
     with pytest.raises(Stopped):
-        reduce(exhibit(), VALUES, tensors, Oracle(lambda e: "sin" in ops(e), most=4), best.append)  # type: ignore[arg-type]  # as above
+        reduce(exhibit(), VALUES, tensors, Oracle(lambda e: "sin" in ops(e), most=6), best.append)  # type: ignore[arg-type]  # as above
     assert ops(best[-1]) == ["sin"]
 
 
@@ -172,3 +172,19 @@ def test_a_dtype_is_plain_unless_the_finding_needs_it(tensors: Tensors) -> None:
     assert (found.inputs[0].dtype, found.nodes[0].kwargs) == ("float32", {"dtype": {"dtype": "float32"}})
     assert minimal(e, {}, tensors, lambda c: c.inputs[0].dtype == "bfloat16").nodes == e.nodes
     assert retyped(e, "float16", "float32") == e
+
+
+def test_one_leap_is_often_enough(tensors: Tensors) -> None:
+    e = exhibit(inputs=(given("x", 4, 8, stored="x"), given("y", 4, 8, stored="x")), suspects=("sin", "add"))
+    oracle = Oracle(lambda c: "add" in ops(c))
+    found = reduce(e, VALUES, tensors, oracle, lambda _: None)  # type: ignore[arg-type]  # it is asked for `first` only
+    assert found is not None
+    assert (ops(found), found.inputs[0].size) == (["add"], ())
+    assert oracle.asked <= 4
+
+
+def test_what_needs_some_length_leaps_to_that(tensors: Tensors) -> None:
+    e = exhibit(nodes=exhibit().nodes[:1], inputs=(given("x", 64, 512),), outputs=("sin",))
+    assert shrunk(e, 32).inputs[0].size == (32, 32)
+    found = minimal(e, {}, tensors, lambda c: c.inputs[0].size[-1:] >= (16,))
+    assert found.inputs[0].size == (16, 16)

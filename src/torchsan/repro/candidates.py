@@ -12,7 +12,7 @@ from typing import Any
 
 from torchsan.records import Exhibit, Given, OperatorCall
 
-__all__ = ["cut", "elements", "flattened", "leading_ones", "references", "resized", "retyped"]
+__all__ = ["cut", "elements", "flattened", "leading_ones", "references", "resized", "retyped", "shrunk"]
 
 
 def cut(
@@ -101,6 +101,13 @@ def resized(exhibit: Exhibit, old: int, new: int) -> Exhibit:
         earlier=tuple(tuple(shorter(g) for g in call) for call in exhibit.earlier),
         nodes=tuple(replace(n, args=tuple(argument(a) for a in n.args)) for n in exhibit.nodes),
     )
+
+
+def shrunk(exhibit: Exhibit, longest: int) -> Exhibit:
+    """Return the exhibit with no dimension of an input longer than `longest`."""
+    for length in sorted({n for g in exhibit.inputs for n in g.size if n > longest}):
+        exhibit = resized(exhibit, length, longest)
+    return exhibit
 
 
 def _like(given: Given, size: tuple[int, ...]) -> tuple[int, ...]:

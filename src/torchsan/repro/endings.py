@@ -40,6 +40,8 @@ def ending(exhibit: Exhibit, finding: Finding) -> Ending:
             return _out_of_bounds(exhibit)
         case Kind.UNINITIALIZED_READ:
             return _uninitialized(exhibit)
+        case Kind.UNDECLARED_ALIAS:
+            return _compiled_alias(exhibit)
         case kind if kind in _SILENT:
             return Ending(lines=[*_backend(exhibit), f"{_compiled(exhibit)}(*inputs())"])
         case _:
@@ -192,5 +194,25 @@ def _alias() -> Ending:
             "places = [t.untyped_storage().data_ptr() for t in [*args, *results]]",
             'print("memory of arguments and results:", places)',
             'assert len(set(places)) == len(places), "a result shares memory"',
+        ]
+    )
+
+
+def _compiled_alias(exhibit: Exhibit) -> Ending:
+    return Ending(
+        lines=[
+            "def shared(fn):",
+            "    args = inputs()",
+            "    tensors = [*args, *torch.utils._pytree.tree_leaves(fn(*args))]",
+            "    places = [t.untyped_storage().data_ptr() for t in tensors]",
+            "    return [places.index(p) for p in places]  # the first that has the same memory",
+            "",
+            "",
+            *_backend(exhibit),
+            "expected = shared(f)",
+            f"actual = shared({_compiled(exhibit)})",
+            'print("eager   ", expected)',
+            'print("compiled", actual)',
+            "assert actual == expected",
         ]
     )

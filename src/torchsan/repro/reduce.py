@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from torchsan.records import Exhibit, Given
-from torchsan.repro.candidates import cut, elements, flattened, leading_ones, references, resized, retyped
+from torchsan.repro.candidates import cut, elements, flattened, leading_ones, references, resized, retyped, shrunk
 from torchsan.repro.trials import Trials
 from torchsan.repro.values import Tensors, contiguous_stride, is_uniform
 
@@ -17,6 +17,8 @@ __all__ = ["reduce"]
 
 _MOST_SINGLES = 8
 _FEW_ELEMENTS = 65536
+_LEAPS = (1, 32)
+"""To one element, and to a few vectors of them: what is wrong in vectorised code only needs that many."""
 _PLAIN_DTYPES = frozenset(["float32", "int64", "bool"])
 
 
@@ -30,6 +32,7 @@ def reduce(
     reducer = _Reducer(exhibit, values, tensors, trials, best)
     if not reducer.configuration():
         return None
+    reducer.leap()
     reducer.nodes()
     reducer.values()
     reducer.sizes()
@@ -85,6 +88,14 @@ class _Reducer:
         self._take([replace(self.now, earlier=())])
         self._take([replace(self.now, backward=False), replace(self.now, backward=False, grad=False)])
         return True
+
+    def leap(self) -> None:
+        """All at once, which is often enough: the last of the blamed nodes alone, made-up values, short lengths."""
+        names = [n.name for n in self.now.nodes]
+        blamed = [n for n in names if n in self.now.suspects] or names
+        alone = cut(self.now, set(blamed[-1:]), self._values) if len(names) > 1 else self.now
+        made_up = replace(alone, inputs=tuple(self._simple(g, 0) for g in alone.inputs))
+        self._take(shrunk(made_up, length) for length in _LEAPS)
 
     def nodes(self) -> None:
         """One node alone, if that is enough; else leave out what can be left out, in halves, quarters, ones."""
