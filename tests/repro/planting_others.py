@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch._inductor.config
-from torch._inductor.decomposition import decompositions
+from torch._inductor.decomposition import decompositions, fast_random_decomps
 
 from tests.planted.plant import planted
 from tests.planted.test_stages import bypass, drop, edit, halve_constant, right_tanh_backward, swap, wrong_silu
@@ -123,3 +123,4 @@ elif FAULT in STAGES:
 elif FAULT in DECOMPOSITIONS:
     program, check = curves, "stages"
     decompositions.update([DECOMPOSITIONS[FAULT]])
+    fast_random_decomps.cache_clear()  # A trial is a fork of a process that has compiled something.
