@@ -158,7 +158,7 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path: Path) -> N
         first.stderr.read()
     assert (tmp_path / "out" / "repro.py").exists()
     state = json.loads((tmp_path / "out" / "state.json").read_text())
-    assert len(state["trials"]) >= 2
+    assert state["trials"], "two run at a time, and either may end first"
     again = command(tmp_path, "repro", "run", "--out", "out", *LOAD, fault=fault)
     assert "earlier attempt" in again.stderr
     verified(again, tmp_path / "out")
