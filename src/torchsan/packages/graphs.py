@@ -15,6 +15,7 @@ from torchsan.errors import RecordingError
 from torchsan.records import OperatorCall
 from torchsan.repro.evaluate import argument
 from torchsan.repro.operators import find_operator
+from torchsan.torch_internals.operators import load_inductor_operators
 
 __all__ = ["Graph", "NodeKind", "describe_graph", "rebuild_graph"]
 
@@ -85,6 +86,7 @@ def _kind(value: torch.Tensor) -> NodeKind:
 
 def rebuild_graph(graph: Graph, constants: Mapping[str, Any]) -> torch.fx.GraphModule:
     """Return a module with the same graph. Raise RecordingError for operators and constants that are not there."""
+    load_inductor_operators()
     made = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
     for name in graph.inputs:
