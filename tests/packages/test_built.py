@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,11 @@ def recorded(package: str, x: torch.Tensor, out: Path) -> tuple[torch.Tensor, li
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A package in which every relu is wrong."""
     program, _ = exported("mlp")
     with torch._inductor.config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}):
-        yield torchsan.aot_compile(program, tmp_path_factory.mktemp("wrong") / "mlp.pt2")
+        return torchsan.aot_compile(program, tmp_path_factory.mktemp("wrong") / "mlp.pt2")
 
 
 def test_the_wrong_kernel_of_a_package_is_named(wrong: str, tmp_path: Path) -> None:
