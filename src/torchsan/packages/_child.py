@@ -14,16 +14,17 @@ def main() -> None:
 
     import importlib
 
-    import torch._inductor
+    import torch
 
     from torchsan.packages.inputs import read_leaves, write_leaves
+    from torchsan.torch_internals.aoti import load_package
     from torchsan.torch_internals.trees import flatten, unflatten_call
 
     for module in request["loads"]:
         importlib.import_module(module)
     program = torch.export.load(request["program"])
     args, kwargs = unflatten_call(program, read_leaves(folder, "inputs"))
-    package = torch._inductor.aoti_load_package(request["package"])
+    package = load_package(request["package"])
     write_leaves(folder, "outputs", flatten(package(*args, **kwargs)))
 
 

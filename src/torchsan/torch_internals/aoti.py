@@ -11,7 +11,7 @@ from torchsan.torch_internals.patching import Patches
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["Rewrite", "build_package"]
+__all__ = ["Rewrite", "build_package", "load_package"]
 
 Rewrite = Callable[[str, tuple[LoweredGraph, ...]], str]
 """From the text of a wrapper and the graphs that it computes to the text that is compiled instead."""
@@ -41,3 +41,11 @@ def build_package(program: ExportedProgram, path: str, rewrite: Rewrite, configs
             )
     finally:
         patches.restore()
+
+
+def load_package(path: str) -> Callable[..., Any]:
+    """Load a package; what is returned is called as the model is."""
+    import torch._inductor
+
+    loaded: Callable[..., Any] = torch._inductor.aoti_load_package(path)
+    return loaded
