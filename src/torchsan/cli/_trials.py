@@ -137,15 +137,20 @@ def _trial(request: dict[str, Any], folder: Path) -> int:
     """Run the script in a session; its findings are in the recording then."""
     from torchsan.session import session
 
-    sys.argv = [request["script"]]
     with session(check=request["check"], out=folder / "recording"):
-        try:
-            runpy.run_path(request["script"], run_name="__main__")
-        except SystemExit as e:
-            return 0 if not e.code else 1
-        except BaseException:  # noqa: BLE001  # An assertion is what it is for; anything else is a failure too.
-            traceback.print_exc()
-            return 1
+        return _script(request, folder)
+
+
+def _script(request: dict[str, Any], folder: Path) -> int:
+    """Run the script by itself."""
+    sys.argv = request["words"]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as e:
+        return 0 if not e.code else 1
+    except BaseException:  # noqa: BLE001  # An assertion is what it is for; anything else is a failure too.
+        traceback.print_exc()
+        return 1
     return 0
 
 
@@ -156,7 +161,7 @@ def _evaluate(request: dict[str, Any], folder: Path) -> int:
     return 0
 
 
-_WORK = {"trial": _trial, "evaluate": _evaluate}
+_WORK = {"trial": _trial, "script": _script, "evaluate": _evaluate}
 
 if __name__ == "__main__":
     main()

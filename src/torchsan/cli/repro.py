@@ -14,6 +14,7 @@ from torchsan.report.findings import clean
 
 if TYPE_CHECKING:
     from torchsan.repro.make import Wanted
+    from torchsan.repro.zygote import Zygote
 
 _DESCRIPTION = """\
 Cut one finding out of a recording: a folder with repro.py (plain PyTorch), its tensors, a README.md for the bug \
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the reproducer; return 0 if it is verified, 4 if it does not reproduce by itself."""
     from torchsan.repro.loads import parse_loads
     from torchsan.repro.make import Wanted
+    from torchsan.repro.zygote import Zygote
 
     if args.jobs < 1 or args.trial_limit <= 0 or args.time_limit <= 0:
         raise UsageError("--jobs and the limits are numbers above 0", slug="usage")
@@ -70,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         limit=args.trial_limit,
         total=args.time_limit,
     )
-    return make_and_say(wanted, quiet=args.quiet, to=sys.stdout)
+    with Zygote() as zygote:
+        return make_and_say(wanted, zygote, quiet=args.quiet, to=sys.stdout)
 
 
 def _reduce_script(args: argparse.Namespace) -> int:
@@ -93,11 +96,11 @@ def _reduce_script(args: argparse.Namespace) -> int:
     return 0 if made.verified else 4
 
 
-def make_and_say(wanted: Wanted, *, quiet: bool, to: TextIO) -> int:
+def make_and_say(wanted: Wanted, zygote: Zygote, *, quiet: bool, to: TextIO) -> int:
     """Make a reproducer, with progress on standard error, and say what came of it. Return the status of `repro`."""
     from torchsan.repro.make import make
 
-    made = make(wanted, (lambda text: None) if quiet else _progress)
+    made = make(wanted, zygote, (lambda text: None) if quiet else _progress)
     size = f"{made.nodes} operator call{'s' if made.nodes != 1 else ''}, {made.lines} lines, {made.trials} trials"
     verdict = "verified" if made else "NOT verified: it does not reproduce by itself"
     lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {made.folder}/repro.py ({size})"]

@@ -1,6 +1,6 @@
 """`torchsan run SCRIPT`: runs a program in a child process, watches it, and reports however it ends.
 
-Nothing here imports torch or rich before the program has ended: the program starts as soon as Python does.
+Nothing here imports torch or rich before the program has ended, or an error is found: it starts as soon as Python does.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchsan.cli.progress import Progress
+from torchsan.cli.lookout import Lookout
 from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
 from torchsan.cli.supervise import supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
@@ -25,6 +25,9 @@ from torchsan.recording import Program, Rank, Reader, Shipper, create_folder, cu
 from torchsan.recording.shipping import remove
 from torchsan.records import Check
 from torchsan.report.findings import clean
+
+if TYPE_CHECKING:
+    from torchsan.repro.zygote import Zygote
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -79,20 +82,22 @@ def run(args: argparse.Namespace) -> int:
     url = options.out if is_url(options.out) else None
     folder = create_folder(None if url else options.out, command=command, options=options)
     shipper = _shipper(folder, url) if url else None
-    progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with supervised(_child_command(folder, command), progress.show if progress else None) as program:
-        if progress is not None:
-            progress.close()
-        finalize(folder, program)
-        sent = shipper is not None and shipper.finish()
-        try:
-            status = _report(folder, options, program, url if sent else None)
-        except UsageError:
-            if shipper is not None:
-                shipper.discard()
-            raise
-    if options.repro and status == 1:
-        _reproduce(folder, options)
+    with _zygote() if options.repro else nullcontext() as zygote:
+        stream = sys.stderr if sys.stderr.isatty() and not options.quiet else None
+        lookout = Lookout(folder, stream=stream, on_error=zygote.get_ready if zygote else None)
+        look = lookout.look if stream or zygote else None
+        with supervised(_child_command(folder, command), look) as program:
+            lookout.close()
+            finalize(folder, program)
+            sent = shipper is not None and shipper.finish()
+            try:
+                status = _report(folder, options, program, url if sent else None)
+            except UsageError:
+                if shipper is not None:
+                    shipper.discard()
+                raise
+        if zygote and status == 1:
+            _reproduce(folder, options, zygote)
     if sent:
         remove(folder)
     if rank is not None:
@@ -189,7 +194,13 @@ def _report(folder: Path, options: Options, program: Program, url: str | None) -
     return verdict(recording).exit
 
 
-def _reproduce(folder: Path, options: Options) -> None:
+def _zygote() -> AbstractContextManager[Zygote]:
+    from torchsan.repro.zygote import Zygote
+
+    return Zygote()
+
+
+def _reproduce(folder: Path, options: Options, zygote: Zygote) -> None:
     """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
     from torchsan.cli.repro import make_and_say
     from torchsan.repro.loads import Loads
@@ -197,7 +208,8 @@ def _reproduce(folder: Path, options: Options) -> None:
 
     out = folder.with_name(f"{folder.name}-repro")
     try:
-        make_and_say(Wanted(recording=folder, finding=None, out=out, loads=Loads()), quiet=options.quiet, to=sys.stderr)
+        wanted = Wanted(recording=folder, finding=None, out=out, loads=Loads())
+        make_and_say(wanted, zygote, quiet=options.quiet, to=sys.stderr)
     except TorchsanError as e:
         sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")
 

@@ -17,7 +17,8 @@ from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.repro.exhibits import choose_finding, overflow_of, read_exhibit, require_modules
 from torchsan.repro.loads import Loads
-from torchsan.repro.trials import Stopped, Trials, Zygote, key_of, zygote
+from torchsan.repro.trials import Trials, key_of
+from torchsan.repro.zygote import Stopped, Zygote
 
 if TYPE_CHECKING:
     from torchsan.repro.values import Tensors
@@ -58,19 +59,19 @@ class Made:
         return bool(self.verdict)
 
 
-def make(wanted: Wanted, progress: Callable[[str], None]) -> Made:
+def make(wanted: Wanted, zygote: Zygote, progress: Callable[[str], None]) -> Made:
     """Make a reproducer. Raise UsageError where there is nothing to make one from, or nowhere to put it."""
     recording = Reader(wanted.recording)
     finding = choose_finding(recording, wanted.finding)
     exhibit = read_exhibit(recording, finding)
     require_modules(exhibit, wanted.loads.modules)
     out = _prepare(wanted.out or Path("torchsan-repros") / f"{recording.path.name}-{finding.id}")
-    with zygote() as made:  # It imports PyTorch while we do.
-        from torchsan.repro.operators import require_operators
+    zygote.get_ready()
+    from torchsan.repro.operators import require_operators
 
-        require_operators(exhibit)
-        with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:
-            return _Maker(wanted, recording, finding, out, Path(work), progress).make(exhibit, made)
+    require_operators(exhibit)
+    with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:
+        return _Maker(wanted, recording, finding, out, Path(work), progress).make(exhibit, zygote)
 
 
 def _prepare(out: Path) -> Path:
@@ -111,8 +112,8 @@ class _Maker:
         guards = overflow_of(finding, recording.findings()) is not None
         self._checks = tuple(dict.fromkeys([str(finding.check), *(["memory"] if guards else [])]))
 
-    def make(self, exhibit: Exhibit, made: Zygote) -> Made:
-        best, stopped, trials = exhibit, None, self._trials(exhibit, made)
+    def make(self, exhibit: Exhibit, zygote: Zygote) -> Made:
+        best, stopped, trials = exhibit, None, self._trials(exhibit, zygote)
         try:
             best, stopped = self._reduce(exhibit, trials)
         finally:
@@ -122,9 +123,7 @@ class _Maker:
         from torchsan.repro.readme import readme
         from torchsan.repro.verify import verify
 
-        verdict = verify(
-            self._out, self._finding, self._checks, self._wanted.loads, self._wanted.limit, self._wanted.jobs
-        )
+        verdict = verify(self._out, self._finding, self._checks, self._wanted.loads, zygote, self._wanted.limit)
         modules = self._wanted.loads.modules
         text = readme(best, self._finding, self._recording.manifest, verdict, script, modules)
         write_atomically(self._out / "README.md", text)
@@ -162,7 +161,7 @@ class _Maker:
         finally:
             self._save(trials, exhibit)
 
-    def _trials(self, exhibit: Exhibit, made: Zygote) -> Trials:
+    def _trials(self, exhibit: Exhibit, zygote: Zygote) -> Trials:
         known: dict[str, bool] = {}
         try:
             state = json.loads((self._out / _STATE).read_text())
@@ -174,7 +173,7 @@ class _Maker:
         self._state = key_of(exhibit)
         return Trials(
             self._finding,
-            made,
+            zygote,
             self._work,
             write=lambda candidate, folder: (self._write(candidate, folder), "repro.py")[1],
             checks=self._checks,

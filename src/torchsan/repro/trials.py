@@ -3,117 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-import queue
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torchsan.errors import InternalError, RecordingError, TorchsanError
+from torchsan.errors import RecordingError, TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, decode, encode
 from torchsan.repro.oracle import find_same
+from torchsan.repro.zygote import Stopped, Zygote
 
-__all__ = ["Stopped", "Trials", "Zygote", "environment", "key_of", "zygote"]
-
-
-class Stopped(Exception):
-    """The time is up, or the user pressed Ctrl-C: the best so far is what there is."""
-
-
-def environment() -> dict[str, str]:
-    """The environment of processes that import torchsan and the user's modules from where this process would."""
-    package = str(Path(__file__).parents[2])
-    paths = [package, str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
-
-
-class Zygote:
-    """A process that forks trials, for several threads at once. When it dies, its trials do, and a new one starts."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
-        self._ids = itertools.count()
-        self._over = False
-
-    def start(self) -> None:
-        """Begin to import, without waiting for it."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from torchsan.cli._trials import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
-        )
-        self._process = process
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run one request to its end. Raise Stopped when it is all over, InternalError if no process can be had."""
-        for _ in range(2):
-            answer: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-            with self._lock:
-                if self._over:
-                    raise Stopped("interrupted")
-                if self._process is None or self._process.poll() is not None:
-                    self.start()
-                assert self._process is not None
-                assert self._process.stdin is not None
-                id_ = next(self._ids)
-                self._waiting[id_] = answer
-                with suppress(OSError, ValueError):
-                    self._process.stdin.write(json.dumps(request | {"id": id_}) + "\n")
-                    self._process.stdin.flush()
-            found = answer.get()
-            if found is not None:
-                return found
-        raise InternalError("no process for trials can be started; see `torchsan doctor`", slug="internal-error")
-
-    def stop(self) -> None:
-        """End it, and the trials it runs, for good."""
-        with self._lock:
-            self._over = True
-            process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = json.loads(line)
-            waiting = self._waiting.pop(answer["id"], None)
-            if waiting is not None:
-                waiting.put(answer)
-        process.wait()
-        with self._lock:
-            waiting_ones, self._waiting = self._waiting, {}
-        for waiting in waiting_ones.values():
-            waiting.put(None)
-
-
-@contextmanager
-def zygote() -> Iterator[Zygote]:
-    """Start one, and end it with the context."""
-    made = Zygote()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
+__all__ = ["Trials", "key_of"]
 
 
 class Trials:
@@ -194,7 +100,7 @@ class Trials:
             script = self._write(candidate, folder)
         except (TorchsanError, RuntimeError, TypeError, ValueError, KeyError, OSError):
             return False, 0.0
-        request = {"work": "trial", "folder": str(folder), "script": script, "check": list(self._checks)}
+        request = {"work": "trial", "folder": str(folder), "words": [script], "check": list(self._checks)}
         answer = self._ask(request)
         try:
             findings = Reader(folder / "recording").findings()

@@ -19,7 +19,7 @@ from torchsan.records import Check, Finding
 from torchsan.repro.endings import shows_by_itself
 from torchsan.repro.loads import Loads
 from torchsan.repro.oracle import find_same
-from torchsan.repro.trials import environment
+from torchsan.repro.zygote import Zygote, environment
 
 __all__ = ["Verdict", "verify"]
 
@@ -42,16 +42,22 @@ class Verdict:
         return self.same is not None and self.alone is not False and self.eager is not False
 
 
-def verify(folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float, jobs: int) -> Verdict:
-    """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`."""
+def verify(
+    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, zygote: Zygote, limit: float
+) -> Verdict:
+    """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`.
+
+    What has to fail does so in Python processes of its own, started anew.
+    """
     with tempfile.TemporaryDirectory(prefix="torchsan-verify-", ignore_cleanup_errors=True) as text:
         here = Path(text)
         for name in ("same", "alone", "eager"):
             shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
-        with ThreadPoolExecutor(jobs) as pool:
+        with ThreadPoolExecutor(3) as pool:
             same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, limit)
-            alone = pool.submit(_plain, here / "alone", limit) if shows_by_itself(finding) else None
-            eager = pool.submit(_plain, here / "eager", limit, "eager") if finding.check is not Check.METADATA else None
+            alone = pool.submit(_alone, here / "alone", limit) if shows_by_itself(finding) else None
+            compiled = finding.check is not Check.METADATA
+            eager = pool.submit(_passes_eagerly, here / "eager", zygote, limit) if compiled else None
         recording = here / "same" / "recording"
         if recording.is_dir():
             shutil.rmtree(folder / "recording", ignore_errors=True)
@@ -61,7 +67,7 @@ def verify(folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads
         return Verdict(
             same=same.result(),
             alone=None if alone is None else status not in (0, None),
-            eager=None if eager is None else eager.result()[0] == 0,
+            eager=None if eager is None else eager.result(),
             output=output,
         )
 
@@ -69,30 +75,32 @@ def verify(folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads
 def _under_torchsan(
     folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float
 ) -> Finding | None:
-    request = {"work": "trial", "folder": str(folder), "script": "repro.py", "check": list(checks)}
-    _run(
-        [sys.executable, "-c", "from torchsan.cli._trials import once; once()"],
-        folder,
-        limit,
-        json.dumps(request | {"loads": list(loads.modules)}),
-    )
+    request = {"work": "trial", "folder": str(folder), "words": ["repro.py"], "check": list(checks)}
+    words = json.dumps(request | {"loads": list(loads.modules)})
+    _run([sys.executable, "-c", "from torchsan.cli._trials import once; once()", words], folder, limit)
     with suppress(RecordingError):
         finalize(folder / "recording", None)
         return find_same(finding, Reader(folder / "recording").findings())
     return None
 
 
-def _plain(folder: Path, limit: float, *words: str) -> tuple[int | None, str]:
-    return _run([sys.executable, "repro.py"], folder, limit, *words)
+def _alone(folder: Path, limit: float) -> tuple[int | None, str]:
+    return _run([sys.executable, "repro.py"], folder, limit)
 
 
-def _run(command: list[str], folder: Path, limit: float, *words: str) -> tuple[int | None, str]:
+def _passes_eagerly(folder: Path, zygote: Zygote, limit: float) -> bool:
+    words = ["repro.py", "eager"]
+    answer = zygote.ask({"work": "script", "folder": str(folder), "words": words, "loads": [], "timeout": limit})
+    return answer["status"] == 0 and not answer["timeout"]
+
+
+def _run(command: list[str], folder: Path, limit: float) -> tuple[int | None, str]:
     """The exit status, None if it took too long, and what was printed."""
     try:
         done = subprocess.run(
-            [*command, *words],
+            command,
             cwd=folder,
-            env=environment(),
+            env=environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},  # No pool of compilers for one kernel.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
