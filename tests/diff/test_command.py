@@ -20,6 +20,7 @@ from tests.report.golden import assert_golden, assert_golden_json
 from torchsan.cli.main import main
 from torchsan.diff.documents import diff_schema
 from torchsan.options import Watch
+from torchsan.recording.shipping import send
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,17 @@ def incomplete() -> int:
     record(Path("a"), [run(inputs())] * 2)
     record(Path("b"), [run(inputs())], watch=Watch.OFF)
     return 4
+
+
+def test_recordings_are_read_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert different() == main(["diff", "a", "b"])
+    here = capsys.readouterr().out
+    for name in "ab":
+        send(Path(name), f"memory://there/{name}")
+    assert main(["diff", "memory://there/a", "memory://there/b"]) == 1
+    there = capsys.readouterr().out
+    assert "memory://there/a" in there
+    assert there.replace("memory://there/", "") == here
 
 
 MADE: dict[str, Callable[[], int]] = {f.__name__: f for f in (same, rounding, different, incomplete)}

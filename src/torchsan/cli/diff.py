@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
+from torchsan.cli.recordings import opened
 from torchsan.diff.compare import SECONDS
-from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader
 from torchsan.report.targets import check_target, write_target
 
@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `diff` to the command line."""
     parser = commands.add_parser("diff", help="where two recordings part", description=_DESCRIPTION)
     flag = parser.add_argument
-    flag("a", metavar="A", help="a recording")
+    flag("a", metavar="A", help="a recording: its folder, or its URL")
     flag("b", metavar="B", help="another one of the same program")
     flag("--json", metavar="FILE", help="write the comparison for programs to FILE, or to - for stdout")
     flag("--html", metavar="FILE", help="write the comparison as a web page to FILE")
@@ -43,8 +43,11 @@ def run(args: argparse.Namespace) -> int:
     for option in ("json", "html"):
         if getattr(args, option) is not None:
             check_target(f"--{option}", getattr(args, option))
-    a, b = Reader(as_recording(args.a)), Reader(as_recording(args.b))
+    with opened(args.a) as a, opened(args.b) as b:
+        return _run(a, b, args)
 
+
+def _run(a: Reader, b: Reader, args: argparse.Namespace) -> int:
     from torchsan.diff import compare_recordings
     from torchsan.diff.documents import as_html, as_json
     from torchsan.diff.terminal import diff_lines

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from torchsan.cli.recordings import opened
 from torchsan.errors import UsageError
 from torchsan.report.findings import clean
 
@@ -28,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `repro` to the command line."""
     parser = commands.add_parser("repro", help="make a reproducer of a finding", description=_DESCRIPTION)
     flag = parser.add_argument
-    flag("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote")
+    flag("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
     flag("finding", metavar="FINDING", nargs="?", help="such as F2; default the first of severity error")
     flag("--out", metavar="DIR", type=Path, help="where it goes; default torchsan-repros/<recording>-<finding>")
     flag(
@@ -62,17 +63,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--jobs and the limits are numbers above 0", slug="usage")
     if args.check is not None:
         return _reduce_script(args)
-    wanted = Wanted(
-        recording=Path(args.recording),
-        finding=args.finding,
-        out=args.out,
-        loads=parse_loads(args.load),
-        with_store=args.with_store,
-        jobs=args.jobs,
-        limit=args.trial_limit,
-        total=args.time_limit,
-    )
-    with Zygote() as zygote:
+    with opened(args.recording) as recording, Zygote() as zygote:
+        wanted = Wanted(
+            recording=recording,
+            finding=args.finding,
+            out=args.out,
+            loads=parse_loads(args.load),
+            with_store=args.with_store,
+            jobs=args.jobs,
+            limit=args.trial_limit,
+            total=args.time_limit,
+        )
         return make_and_say(wanted, zygote, quiet=args.quiet, to=sys.stdout)
 
 

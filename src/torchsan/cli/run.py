@@ -208,7 +208,7 @@ def _reproduce(folder: Path, options: Options, zygote: Zygote) -> None:
 
     out = folder.with_name(f"{folder.name}-repro")
     try:
-        wanted = Wanted(recording=folder, finding=None, out=out, loads=Loads())
+        wanted = Wanted(recording=Reader(folder), finding=None, out=out, loads=Loads())
         make_and_say(wanted, zygote, quiet=options.quiet, to=sys.stderr)
     except TorchsanError as e:
         sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")

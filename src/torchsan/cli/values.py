@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchsan.cli.recordings import opened
 from torchsan.errors import UsageError
 from torchsan.options import When
-from torchsan.packages.convert import as_recording
-from torchsan.recording import Reader, is_url, local_copy
+from torchsan.recording import Reader
 from torchsan.records import Direction, Watched
 from torchsan.records.watched import value_key
 from torchsan.report.values import Selection, print_values, select, watched_values
@@ -40,9 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
-    with local_copy(args.recording) as folder:
-        recording = Reader(as_recording(folder))
-        recording.place = args.recording if is_url(args.recording) else None
+    with opened(args.recording) as recording:
         return _run(recording, args)
 
 

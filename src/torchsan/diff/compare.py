@@ -14,7 +14,7 @@ from torchsan.diff.values import Call, CallKey, Value, calls_of, pair_calls, pai
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Skipped, SourceLine, Watched, encode
-from torchsan.report.places import shown_path
+from torchsan.report.places import shown_place
 from torchsan.report.verdict import signal_name
 
 __all__ = ["SECONDS", "compare_recordings"]
@@ -90,7 +90,7 @@ def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progre
 def _run(recording: Reader) -> Run:
     manifest, coverage = recording.manifest, recording.coverage()
     return Run(
-        path=shown_path(recording.path),
+        path=shown_place(recording),
         torch=manifest.torch,
         command=manifest.command,
         started=manifest.started,
@@ -181,7 +181,7 @@ def _refuse_strangers(a: Reader, b: Reader, pairing: Pairing, probes: Call) -> N
     if pairing.pairs or probes.pairs or not (a.graphs() and b.graphs()):
         return
     raise UsageError(
-        f"{shown_path(a.path)} and {shown_path(b.path)} do not belong together: no graph of one is like a graph of the "
+        f"{shown_place(a)} and {shown_place(b)} do not belong together: no graph of one is like a graph of the "
         f"other (A ran {_command(a)}, B ran {_command(b)}); name two recordings of one program",
         slug="unrelated-recordings",
     )

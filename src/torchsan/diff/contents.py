@@ -21,7 +21,7 @@ class Contents:
     """The tensors that one recording keeps: those in its store, and those whose few elements are in its summaries."""
 
     def __init__(self, recording: Reader) -> None:
-        self._path = recording.tensors
+        self._recording = recording
         self._store: Store | None = None
         self._records: dict[str, TensorRecord | None] = {}
         self.damaged: dict[str, str] = {}
@@ -68,9 +68,9 @@ class Contents:
 
         if self._store is None:
             # A link could lead out of the recording.
-            if self._path.is_symlink():
-                raise StoreError(f"{self._path} is a link", slug="no-store")
-            self._store = Store(str(self._path))
+            if self._recording.tensors.is_symlink():
+                raise StoreError(f"{self._recording.tensors} is a link", slug="no-store")
+            self._store = Store(self._recording.store)
         return self._store
 
 

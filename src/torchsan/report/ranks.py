@@ -16,7 +16,7 @@ from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encod
 from torchsan.report.findings import Line, clean, finding_lines
 from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
 from torchsan.report.kernels import count
-from torchsan.report.places import shown_path
+from torchsan.report.places import shown_place
 from torchsan.report.terminal import print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
@@ -156,7 +156,7 @@ def _table(ranks: Ranks) -> Iterator[Line]:
     for rank, reader in ranks.readers.items():
         coverage = reader.coverage()
         seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
-        yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(_place(reader))}")
+        yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(shown_place(reader))}")
     steps, tensors = ranks.compared
     if steps and tensors:
         over = count(steps, "optimizer step")
@@ -169,10 +169,6 @@ def _table(ranks: Ranks) -> Iterator[Line]:
 
 def _ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _place(reader: Reader) -> str:
-    return reader.place or shown_path(reader.path)
 
 
 def write_ranks_json(ranks: Ranks, target: str) -> None:

@@ -14,7 +14,7 @@ from torchsan.report.findings import Line, clean, finding_line, finding_lines
 from torchsan.report.fitting import Section, fitted
 from torchsan.report.kernels import count, program_lines
 from torchsan.report.memory import memory_lines
-from torchsan.report.places import shown_path
+from torchsan.report.places import shown_place
 from torchsan.report.verdict import Status, Verdict, verdict
 
 SCREEN = 60
@@ -29,7 +29,7 @@ def print_report(
 ) -> None:
     """Print the report of a recording, on one screen. `quiet` leaves out what was looked at; `everything` no line."""
     ending = _ending(recording, verdict(recording), quiet, everything, hint)
-    place = _place(recording)
+    place = clean(shown_place(recording))
     sections = [Section(render=partial(_findings, recording, place), share=26)]
     if not quiet:
         sections += [
@@ -110,7 +110,7 @@ def _skipped(recording: Reader, limit: int | None, everything: bool) -> list[Lin
         lines.append(Line(f"  {len(whats)} × {clean(reason, 200)}: {clean(', '.join(names), 4000)}{more}"))
     if len(shown) < len(ordered):
         more = count(len(ordered) - len(shown), "reason")
-        lines.append(Line(f"  … and {more} more: torchsan report --all {_place(recording)}", "dim"))
+        lines.append(Line(f"  … and {more} more: torchsan report --all {clean(shown_place(recording))}", "dim"))
     return lines
 
 
@@ -121,7 +121,8 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
     if hint is not None:
         lines.append(Line(f"  hint: {hint}"))
     if not quiet:
-        lines.append(Line(f"recording: {_place(recording)}   again: torchsan report {_place(recording)}", "dim"))
+        place = clean(shown_place(recording))
+        lines.append(Line(f"recording: {place}   again: torchsan report {place}", "dim"))
     return lines
 
 
@@ -137,7 +138,3 @@ def _verdict_text(recording: Reader, outcome: Verdict) -> str:
             return f"incomplete{f' ({found})' if found else ''}: {seen}"
         case Status.CLEAN:
             return f"clean{f' of errors ({found})' if found else ''}: {seen}"
-
-
-def _place(recording: Reader) -> str:
-    return clean(recording.place or shown_path(recording.path))

@@ -33,7 +33,7 @@ _STATE = "state.json"
 class Wanted:
     """What to make, and how long to try. `out` is the folder; `limit` is for one trial, `total` for all, in seconds."""
 
-    recording: Path
+    recording: Reader
     finding: str | None
     out: Path | None
     loads: Loads
@@ -61,7 +61,7 @@ class Made:
 
 def make(wanted: Wanted, zygote: Zygote, progress: Callable[[str], None]) -> Made:
     """Make a reproducer. Raise UsageError where there is nothing to make one from, or nowhere to put it."""
-    recording = Reader(wanted.recording)
+    recording = wanted.recording
     finding = choose_finding(recording, wanted.finding)
     exhibit = read_exhibit(recording, finding)
     require_modules(exhibit, wanted.loads.modules)
@@ -194,7 +194,7 @@ class _Maker:
         from torchsan.store import Store
 
         names: dict[str, str] = {}
-        with Store(self._recording.tensors) as source:
+        with Store(self._recording.store) as source:
 
             def copied(given: Given) -> Given:
                 if given.stored is None:
