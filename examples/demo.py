@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -12,13 +12,15 @@ MODEL = HERE / "model.py"
 def main() -> int:
     command = ["torchsan", "run", "examples/model.py"]
     print(f"$ {' '.join(command)}   (a real miscompile of PyTorch 2.13; takes some seconds)\n", flush=True)
-    with tempfile.TemporaryDirectory() as out:
-        run = [sys.executable, "-m", "torchsan", "run", "--out", str(Path(out) / "demo"), str(MODEL)]
-        status = subprocess.run(run, cwd=HERE.parent, check=False).returncode
+    out = f"torchsan-runs/demo-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    run = [sys.executable, "-m", "torchsan", "run", "--out", out, str(MODEL)]
+    status = subprocess.run(run, cwd=HERE.parent, check=False).returncode
     if status != 1:
         print("\nNo wrong kernel was found here: your PyTorch or your CPU is not one that miscompiles this model.")
         return 0 if status == 0 else status
     print(
+        f"\nThe wrong kernel by itself, as a script for a bug report (takes a minute):\n"
+        f"  .venv/bin/torchsan repro {out}\n"
         "\nNow your own program:\n"
         "  .venv/bin/torchsan run your_script.py            every check\n"
         "  .venv/bin/torchsan run --watch print your_script.py   what every kernel reads and writes\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import FindingsError
 from torchsan.records import Coverage, Finding, Severity
 from torchsan.report import render_findings
+from torchsan.report.kernels import count
 from torchsan.session import session
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class CallReport:
         """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
         errors = [f for f in self.findings if f.severity is Severity.ERROR]
         if errors:
-            raise FindingsError(f"torchsan: {len(errors)} in this call\n\n{render_findings(errors)}\n", slug="findings")
+            found = f"torchsan: {count(len(errors), 'error')} in this call"
+            raise FindingsError(f"{found}\n\n{render_findings(errors)}\n", slug="findings")
 
 
 def check_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CallReport:

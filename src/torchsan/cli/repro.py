@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 from torchsan.cli.recordings import opened
 from torchsan.errors import UsageError
 from torchsan.report.findings import clean
+from torchsan.report.kernels import count
+from torchsan.report.places import shown_path
 
 if TYPE_CHECKING:
     from torchsan.repro.make import Wanted
@@ -102,9 +104,10 @@ def make_and_say(wanted: Wanted, zygote: Zygote, *, quiet: bool, to: TextIO) -> 
     from torchsan.repro.make import make
 
     made = make(wanted, zygote, (lambda text: None) if quiet else _progress)
-    size = f"{made.nodes} operator call{'s' if made.nodes != 1 else ''}, {made.lines} lines, {made.trials} trials"
+    size = f"{count(made.nodes, 'operator call')}, {made.lines} lines, {count(made.trials, 'trial')}"
     verdict = "verified" if made else "NOT verified: it does not reproduce by itself"
-    lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {made.folder}/repro.py ({size})"]
+    script = shown_path(made.folder / "repro.py")
+    lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {script} ({size})"]
     if made.stopped is not None:
         lines.append(f"not minimised to the end: {made.stopped}")
     to.write("".join(f"{clean(line, 1000)}\n" for line in lines))

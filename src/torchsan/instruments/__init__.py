@@ -49,7 +49,7 @@ def watching(writer: Writer, options: Options, observers: Iterable[Observer]) ->
 
     Probes are seen while the context lasts.
     """
-    observers = (*observers, Timer(writer, options.calls))
+    observers = (*observers, Timer(writer, options.calls, checked=bool(options.check)))
     if options.watch is Watch.OFF:
         yield observers
         return

@@ -73,7 +73,7 @@ def observe_operators(observer: OperatorObserver) -> Iterator[None]:
     instrument = _Instrument(observer)
     if threading.active_count() > 1:
         names = ", ".join(t.name for t in threading.enumerate() if t is not threading.current_thread())
-        observer.not_covered("operators on other threads", f"these run already: {names:.200}")
+        observer.not_covered("operators on other threads", f"threads that were there before are not seen: {names:.200}")
     try:
         patches.replace(threading.Thread, "_bootstrap_inner", instrument.thread)
         patches.when_imported("torch", lambda _module: instrument.attach(patches))

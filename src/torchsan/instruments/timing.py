@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,28 @@ __all__ = ["Timer"]
 
 
 class Timer(Observer):
-    """Times the launches of the calls that the checks look at."""
+    """Times the launches of the calls that the checks look at, and tells of those that they do not."""
 
     name = "times"
 
-    def __init__(self, writer: Writer, calls: int | None) -> None:
-        """`calls` is how many calls of each graph are timed; None for all."""
+    def __init__(self, writer: Writer, calls: int | None, *, checked: bool) -> None:
+        """`calls` is how many calls of each graph are timed, and, if they are `checked`, looked at; None for all."""
         self._writer = writer
         self._limit = calls
+        self._checked = checked
+        self._passed: Counter[str] = Counter()
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        return _Call(self._writer, program, call) if self._limit is None or call < self._limit else None
+        if self._limit is None or call < self._limit:
+            return _Call(self._writer, program, call)
+        self._passed[program.record.label] += 1
+        return None
+
+    def close(self) -> None:
+        for label, count in self._passed.items() if self._checked else ():
+            calls = "1 call" if count == 1 else f"{count} calls"
+            reason = f"only the first {self._limit} with each set of sizes are checked; --calls N|all for more"
+            self._writer.skipped(f"{calls} of graph {label}", reason)
 
 
 @dataclass(slots=True)

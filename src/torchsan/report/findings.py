@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchsan.records import Finding, Severity, SourceLine
+from torchsan.report.places import shown_path
 
 _WIDTH = 8
 
@@ -66,7 +68,7 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
 
 def finding_line(finding: Finding) -> Line:
     """A finding in one line: what is wrong, and where."""
-    place = f"  ({finding.source[0].file}:{finding.source[0].line})" if finding.source else ""
+    place = f"  ({_location(finding.source[0])})" if finding.source else ""
     message = " ".join(finding.message.split())
     return Line(f"{clean(f'{finding.id}: {finding.severity}: {finding.kind}: {message}', 160)}{clean(place, 80)}")
 
@@ -88,9 +90,13 @@ def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
     """Yield where in the user's program, with the line of code."""
     for line in source:
         module = f" in {clean(line.module)}" if line.module else ""
-        yield Line(f"    at {clean(line.file)}:{line.line}{module}", "bold")
+        yield Line(f"    at {clean(_location(line))}{module}", "bold")
         if line.code.strip():
             yield Line(f"        {clean(line.code.strip())}", "cyan")
+
+
+def _location(line: SourceLine) -> str:
+    return f"{shown_path(Path(line.file))}:{line.line}"
 
 
 def field_lines(name: str, value: str, style: str = "") -> Iterator[Line]:

@@ -64,7 +64,8 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
             else "the run was killed, or is still going on"
         )
     if coverage.graphs == 0:
-        reasons.append("nothing was compiled by Inductor, so nothing was observed")
+        observed = "nothing" if coverage.ops_checked == 0 else "no compiled program"
+        reasons.append(f"nothing was compiled by Inductor, so {observed} was observed")
     elif coverage.kernels == 0 and coverage.buffers_checked == 0:
         reasons.append("the compiled graphs launch no kernels, so nothing was observed")
     return tuple(reasons)

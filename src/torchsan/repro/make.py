@@ -216,9 +216,9 @@ class _Maker:
         from torchsan.repro.values import write_safetensors
         from torchsan.store import Store
 
-        script = render(
-            candidate, self._finding, self._tensors, title(self._finding), self._wanted.loads.modules, store=store
-        )
+        heading = title(self._finding, candidate)
+        modules = self._wanted.loads.modules
+        script = render(candidate, self._finding, self._tensors, heading, modules, store=store)
         self._wanted.loads.copy_to(folder)
         for old in ("data.safetensors", "tensors"):
             if folder != self._work and (folder / old).exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchsan._version import __version__
 from torchsan.recording import Manifest
 from torchsan.records import Check, Exhibit, Finding
+from torchsan.report.kernels import count
 from torchsan.repro.endings import shows_by_itself
 from torchsan.repro.verify import Verdict
 
@@ -13,9 +14,11 @@ __all__ = ["readme", "title"]
 _MOST_OUTPUT = 3000
 
 
-def title(finding: Finding) -> str:
-    """What is wrong, in a line."""
-    where = ", ".join(finding.ops[:4]) or (finding.pass_ or str(finding.stage))
+def title(finding: Finding, exhibit: Exhibit) -> str:
+    """What is wrong, in a line: with those of the blamed operators that the script still has."""
+    left = {n.op for n in exhibit.nodes}
+    ops = [op for op in finding.ops if op in left] or finding.ops
+    where = ", ".join(ops[:4]) or (finding.pass_ or str(finding.stage))
     return f"{finding.kind} ({finding.stage}): {where}"
 
 
@@ -23,7 +26,7 @@ def readme(
     exhibit: Exhibit, finding: Finding, manifest: Manifest, verdict: Verdict, script: str, loads: tuple[str, ...]
 ) -> str:
     """Return README.md of a reproducer."""
-    lines = [f"# {title(finding)}", "", *_verified(finding, verdict), ""]
+    lines = [f"# {title(finding, exhibit)}", "", *_verified(finding, verdict), ""]
     shown = verdict.same or finding
     lines += ["## What is wrong", "", shown.message, ""]
     evidence = [str(line) for line in shown.evidence.get("text", ())] if isinstance(shown.evidence, dict) else []
@@ -43,11 +46,13 @@ def readme(
     lines += ["```python", *script.splitlines(), "```", ""]
     if verdict.output:
         lines += ["What it prints:", "", "```text", verdict.output[-_MOST_OUTPUT:].rstrip(), "```", ""]
+    calls = count(len(exhibit.nodes), "operator call")
+    places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
     lines += [
         "## Where it comes from",
         "",
-        f"- {len(exhibit.nodes)} operator calls, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
-        f"- kernel `{finding.kernel}`, graph pass `{finding.pass_}`, stage `{finding.stage}`",
+        f"- {calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
+        f"- {', '.join(f'{what} `{name}`' for what, name in places.items() if name is not None)}",
         f"- PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
         *(f"- {note}" for note in exhibit.notes),
         "",

@@ -16,10 +16,14 @@ from typing import Any
 from torchsan.errors import RecordingError, TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, decode, encode
+from torchsan.report.kernels import count
+from torchsan.repro.candidates import elements
 from torchsan.repro.oracle import find_same
 from torchsan.repro.zygote import Stopped, Zygote
 
 __all__ = ["Trials", "key_of"]
+
+_TIME_IS_UP = "the time limit is reached"
 
 
 class Trials:
@@ -69,7 +73,7 @@ class Trials:
         while waiting:
             batch, waiting = waiting[: self._width], waiting[self._width :]
             if time.monotonic() > self._deadline:
-                raise Stopped("the time limit is reached")
+                raise Stopped(_TIME_IS_UP)
             for candidate, good in zip(batch, self._pool.map(self.shows, batch), strict=True):
                 if good:
                     return candidate
@@ -91,7 +95,7 @@ class Trials:
             if not os.environ.get("TORCHSAN_DEBUG"):
                 shutil.rmtree(folder, ignore_errors=True)
         self.known[key] = good
-        what = f"{len(candidate.nodes)} nodes, {sum(_elements(g) for g in candidate.inputs)} elements"
+        what = f"{count(len(candidate.nodes), 'node')}, {count(elements(candidate), 'element')}"
         self._progress(f"trial {number}: {what}: {'shows it' if good else 'no'} ({seconds:.1f} s)")
         return good
 
@@ -110,8 +114,12 @@ class Trials:
         return not answer["timeout"] and find_same(self._finding, findings) is not None, answer["seconds"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        limit = max(1.0, min(self._limit, self._deadline - time.monotonic()))
-        return self._zygote.ask(request | {"loads": list(self._loads), "timeout": limit})
+        left = self._deadline - time.monotonic()
+        limit = max(1.0, min(self._limit, left))
+        answer = self._zygote.ask(request | {"loads": list(self._loads), "timeout": limit})
+        if answer["timeout"] and left < self._limit:
+            raise Stopped(_TIME_IS_UP)  # It might have shown the finding.
+        return answer
 
     def evaluate(self, exhibit: Exhibit, folder: Path) -> dict[str, Given]:
         """Return inputs that hold the values of the exhibit's nodes, computed eagerly in a process of their own."""
@@ -122,13 +130,6 @@ class Trials:
         except (OSError, ValueError):
             return {}
         return {name: decode(Given, value) for name, value in values.items()}
-
-
-def _elements(given: Given) -> int:
-    n = 1
-    for size in given.size:
-        n *= size
-    return n
 
 
 def key_of(candidate: Exhibit) -> str:

@@ -207,6 +207,7 @@ def test_a_program_that_overflows_keeps_its_guard_zones() -> None:
         for _ in range(4):
             assert torch.equal(f(torch.ones(64)), torch.ones(64).sin() + 2)
     assert [str(finding.kind) for finding in run.findings] == ["out-of-bounds-write"]
+    assert [s.what for s in run.coverage.skipped] == ["3 calls of graph 0 inference"]
 
 
 def test_the_ledger_alone(tmp_path: Any) -> None:
