@@ -363,6 +363,18 @@ def dynamic_shapes() -> None:
 
 
 @clean
+def jagged_tensors() -> None:
+    rows = [torch.randn(n, 8) for n in (3, 5, 2)]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+    layer = nn.Linear(8, 8)
+
+    def run(x: Tensor) -> Tensor:
+        return torch.relu(layer(x) * 2)
+
+    torch.compile(run)(x).values().sum().backward()
+
+
+@clean
 def graph_breaks() -> None:
     def broken(x: Tensor) -> Tensor:
         y = x.sin()

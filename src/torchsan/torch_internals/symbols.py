@@ -27,7 +27,9 @@ def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]
             pairs = [(believed, value)]
         for symbolic, actual in pairs:
             expression = getattr(getattr(symbolic, "node", None), "expr", None)
-            if expression is not None and getattr(expression, "is_Symbol", False) and not math.isnan(float(actual)):
+            # The ragged size of a jagged tensor stands for many numbers, and is none.
+            known = isinstance(actual, int | float) and not math.isnan(actual)
+            if known and expression is not None and getattr(expression, "is_Symbol", False):
                 symbols.setdefault(expression, actual)
     return symbols
 

@@ -74,13 +74,10 @@ class LadderWatch:
         """Call the compiled function for the program, and check the call if it is one to check."""
         compiled = self._ladder.compiled
         assert compiled is not None
-        if self._wrong or not self._wanted(args):
-            return compiled(*args)
-        call = self._prepared(args)
+        call = None if self._wrong else self._prepared(args)
         if call is None:
             return compiled(*args)
-        search, inputs, circumstances, reference = call
-        backward = Backward(args) if circumstances.grad else None
+        search, inputs, circumstances, reference, backward = call
         outputs = compiled(*args)
         try:
             with outside_modes():
@@ -115,17 +112,21 @@ class LadderWatch:
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Inputs, Circumstances, Results] | None:
+    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Inputs, Circumstances, Results, Backward | None] | None:
+        """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
             reason = unsupported(args)
             if reason is not None:
                 self.skipped(reason)
                 return None
+            if not self._wanted(args):
+                return None
             circumstances = Circumstances.now()
             with circumstances.restored(), torch.no_grad():
                 inputs = Inputs(args, self._mutated)
             search = Search(self._ladder, inputs, self._names, circumstances, None, self.skipped)
-            return search, inputs, circumstances, search.reference(own_random=True)
+            reference = search.reference(own_random=True)
+            return search, inputs, circumstances, reference, Backward(args) if circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
             self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
