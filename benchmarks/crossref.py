@@ -1,7 +1,8 @@
-"""Training steps under `torchsan.crossref()`, beside plain eager and torch's `CrossRefFakeMode`.
+"""What `torchsan.crossref()` costs.
 
-Small transformers: forward, backward and AdamW, on one thread, since what is measured is Python. The steps after the
-first count, in which no kind of call is new; the first one stands in the notes.
+Training steps of small transformers (forward, backward and AdamW), beside plain eager and torch's `CrossRefFakeMode`;
+on one thread, since what is measured is Python. The steps after the first count, in which no kind of call is new; the
+first one stands beside.
 """
 
 from __future__ import annotations

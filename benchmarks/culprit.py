@@ -1,9 +1,9 @@
-"""From a wrong compiled model to the culprit and to a reproducer, beside the accuracy minifier and `CompilerBisector`.
+"""From a wrong compiled model to the culprit and to a reproducer.
 
 A transformer of two layers (d=64, batch 4, length 16; one layer with `--quick`), forward and backward, with the bug of
-relu that Inductor can plant in itself; from the start of the program, in processes and with caches of their own. The
-bisector gets the forward alone, with a test of its result. The minifier runs with `TORCHDYNAMO_REPRO_AFTER=aot` and
-level 4, once for both comparisons with it. Each runs once a repetition.
+relu that Inductor can plant in itself; from the start of the program, in processes and with caches of their own.
+`CompilerBisector` gets the forward alone, with a test of its result. PyTorch's accuracy minifier runs with
+`TORCHDYNAMO_REPRO_AFTER=aot` and level 4, once for both comparisons with it. Each runs once a repetition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["REPETITIONS", "measure"]
 
 REPETITIONS = 2
 
-_QUICK_LIMIT = 60.0
+_QUICK_LIMIT = 45.0
 _MINIFIER = "accuracy minifier"
 _BISECTOR = "`CompilerBisector`"
 _RUN = ["-m", "torchsan", "run", "--quiet", "--check", "values"]

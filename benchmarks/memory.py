@@ -1,7 +1,8 @@
-"""The memory check: what it costs on a training step, and what it says where PyTorch's own tracker raises.
+"""What `--check memory` costs, and false alarms.
 
-A decoder-only language model of 25 million parameters (8 with `--quick`), compiled, each way in a process of its own;
-the fastest step counts, in wall-clock and in processor time. The tracker is `track_memory_lifecycle="assert"`.
+A decoder-only language model of 25 million parameters (9 with `--quick`), compiled, each way in a process of its own;
+the fastest step counts, in wall-clock and in processor time. Then healthy programs, each under the check and under
+PyTorch's own `track_memory_lifecycle="assert"`.
 """
 
 from __future__ import annotations
@@ -205,8 +206,8 @@ def _alarms(programs: dict[str, Callable[[], None]]) -> Iterator[Record]:
         goal=0,
     )
     if raised:
-        which, text = "; ".join(raised), next(iter(raised.values()))
-        cannot = f"run {len(raised)} of {len(programs)} healthy programs ({which}): it {text}"
+        which, error = "; ".join(raised), next(iter(raised.values())).partition(":")[0]
+        cannot = f"run {len(raised)} of {len(programs)} healthy programs ({which}): it {error}`"
         yield Limit(who=_TRACKER, cannot=cannot)
     yield Limit(who=_TRACKER, cannot="tell bytes, the peak or who holds a buffer: it knows names only")
     yield Limit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -47,13 +48,13 @@ def figure(value: float, unit: str) -> str:
     return f"{value:.{digits}f}"
 
 
-def described(comparison: Comparison) -> str:
+def described(comparison: Comparison, *, spread: bool = True) -> str:
     """Return what is judged, with its spread: `1.86× (1.80 to 1.95)`, `≥ 2.1×` where the peer was ended."""
     unit = "×" if comparison.is_ratio else comparison.first.unit
     low, high = (figure(value, unit) for value in comparison.spread)
     least = "≥ " if comparison.ended else ""
-    spread = f" ({low} to {high})" if len(comparison.rows) > 1 else ""
-    return f"{least}{_amount(comparison.value, unit)}{spread}"
+    between = f" ({low} to {high})" if spread and len(comparison.rows) > 1 else ""
+    return f"{least}{_amount(comparison.value, unit)}{between}"
 
 
 def judged(comparison: Comparison) -> str:
@@ -117,7 +118,7 @@ _HEAD = """# Benchmarks
 torchsan beside what PyTorch offers, in one run on one machine. Only ratios last: a machine of another kind gives other
 seconds. Each figure is the least of several rounds in which the sides take turns, since everything that disturbs adds
 time. The whole is repeated in fresh processes: a row shows the median, and in brackets the least and the greatest of
-what is judged. A goal is met if the median meets it.
+what is judged. A goal is met if the median meets it, and open where the other side was ended before it was known.
 
 % not run: takes the better part of an hour
 ```console
@@ -152,9 +153,9 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for c in comparisons:
         row, word = c.first, verdict(c)
         theirs = "" if c.theirs is None else _amount(c.theirs, row.unit)
-        cells = [row.what, _amount(c.ours, row.unit), row.peer, theirs, described(c), judged(c)]
-        cells += [f"**{word}**" if word == "missed" else word, row.note]
-        yield "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+        ours, theirs, goal = (_unbroken(text) for text in (_amount(c.ours, row.unit), theirs, judged(c)))
+        cells = [row.what, ours, row.peer, theirs, described(c), goal, f"**{word}**" if word == "missed" else word]
+        yield "| " + " | ".join(_cell(cell) for cell in (*cells, row.note)) + " |"
 
 
 def _limits(sections: Sequence[Section]) -> Iterator[str]:
@@ -164,7 +165,12 @@ def _limits(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return re.sub(r"[ \n]+", " ", text).replace("|", "\\|")
+
+
+def _unbroken(text: str) -> str:
+    """A figure and its unit stay on one line: columns are narrow."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _amount(value: float, unit: str) -> str:

@@ -12,7 +12,7 @@ from benchmarks.row import Comparison, Kind
 
 __all__ = ["plot"]
 
-_WIDTH, _LEFT, _RIGHT, _LINE = 1200, 510, 880, 22
+_WIDTH, _LEFT, _RIGHT, _LINE = 980, 516, 750, 22
 _INK, _GREY, _PAPER = "#1f2328", "#57606a", "#ffffff"
 _COLOURS = {"met": "#1a7f37", "missed": "#cf222e", "open": "#9a6700", "": _GREY}
 _PANELS = {
@@ -55,7 +55,7 @@ def plot(sections: Sequence[Section]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" '
-            f'height="{height:.0f}" font-family="system-ui, sans-serif" font-size="13" fill="{_INK}">',
+            f'height="{height:.0f}" font-family="system-ui, sans-serif" font-size="14" fill="{_INK}">',
             f'<rect width="{_WIDTH}" height="{height:.0f}" rx="8" fill="{_PAPER}"/>',
             *parts,
             "</svg>\n",
@@ -93,7 +93,8 @@ def _comparison(c: Comparison, axis: _Axis, y: float) -> Iterator[str]:
         yield _line(goal, y - 8, goal, y + 8, _INK, width=2)
     yield _mark(word, x, y, colour, ended=c.ended)
     goal_text = f", goal {judged(c)}: {word}" if word else ""
-    yield _text(_RIGHT + 12, y + 4, described(c) + goal_text, colour=colour)
+    # The spread is drawn; its figures stand in the table.
+    yield _text(_RIGHT + 12, y + 4, described(c, spread=False) + goal_text, colour=colour)
 
 
 def _mark(word: str, x: float, y: float, colour: str, *, ended: bool) -> str:
@@ -112,15 +113,15 @@ def _legend(y: float) -> Iterator[str]:
         ("met", "goal met", False),
         ("missed", "goal missed", False),
         ("", "no goal", False),
-        ("open", "ended early: at least this", True),
+        ("open", "ended early: at least", True),
     ):
         yield _mark(word, x + 6, y, _COLOURS[word], ended=ended)
         yield _text(x + 18, y + 4, text)
-        x += 50 + 7.5 * len(text)
+        x += 40 + 7.8 * len(text)
     yield _line(x + 6, y - 8, x + 6, y + 8, _INK, width=2)
     yield _text(x + 18, y + 4, "goal")
     yield _line(x + 76, y, x + 106, y, _GREY, width=2)
-    yield _text(x + 114, y + 4, "least to greatest of the repetitions")
+    yield _text(x + 114, y + 4, "spread over repetitions")
 
 
 def _short(text: str, most: int = 70) -> str:

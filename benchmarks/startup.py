@@ -24,7 +24,7 @@ _ROUNDS = 7
 
 def measure(quick: bool) -> Iterator[Record]:
     """Measure what importing and what running adds, in seconds."""
-    rounds = 2 if quick else _ROUNDS
+    rounds = 1 if quick else _ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, _search_path()))}
         # A cache of bytecode, as an installed package has one; not every environment may write beside the sources.

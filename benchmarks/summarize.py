@@ -1,7 +1,7 @@
-"""Summaries of tensors, beside torch's own reductions.
+"""Summaries of tensors.
 
 `torchsan.summarize` of 256 MB of float32 (64 MB with `--quick`): minimum, maximum, mean, standard deviation, and the
-counts of NaN, infinity and zero. The issue aims higher than the goal of the first row: 0.8.
+counts of NaN, infinity and zero; beside torch's own reductions. The aim beyond the first goal is 0.8.
 """
 
 from __future__ import annotations

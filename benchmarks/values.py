@@ -30,11 +30,11 @@ def measure(quick: bool) -> Iterator[Record]:
         call(tokens).backward()
 
     step(model)
-    eager = best(lambda: step(model), seconds=5)
+    eager = best(lambda: step(model), seconds=2 if quick else 5)
     with torchsan.session(check="values", calls="all") as run:
         compiled = torch.compile(model)
         step(compiled)
-        checked = best(lambda: step(compiled), seconds=10)
+        checked = best(lambda: step(compiled), seconds=4 if quick else 10)
     note = f"{run.coverage.buffers_checked} buffers checked, {len(run.findings)} findings"
     yield Row(
         what="a compiled and checked step",

@@ -1,9 +1,9 @@
-"""What `--watch` costs, beside PyTorch's printer of intermediate values and its `DebugMode`.
+"""What `--watch` costs.
 
 A compiled training step (forward, backward, SGD) of 24.9 million parameters, 4 × 128 tokens (10 million with
-`--quick`). The printer is `aot_inductor.debug_intermediate_value_printer`, level 2 (prints) and 1 (saves). `DebugMode`
-records every operator that is called at run time; with `log_tensor_hashes()` also the sum of magnitudes of each
-output. Neither of the two has a goal: what each shows differs, and stands in the notes.
+`--quick`), beside what PyTorch has for looking at values: `aot_inductor.debug_intermediate_value_printer`, which prints
+(level 2) or saves (1), and `DebugMode`, which records every operator that is called at run time, with
+`log_tensor_hashes()` also the sum of magnitudes of each output. There is no goal for these: what each shows differs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ _GOALS = {Watch.NAMES: 1.05, Watch.PRINT: 1.5, Watch.SAVE: 3.0}
 _REASONS = {
     Watch.PRINT: "Every tensor is hashed, summarized and written as an event, on the cores that the step needs."
 }
+_PRINTER_LIMIT = Limit(
+    who="`debug_intermediate_value_printer`",
+    cannot="print names only on the CPU, keep saved files from overwriting each other, or print an empty tensor",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ def measure(quick: bool) -> Iterator[Record]:
             yield Skipped(what="saving, with either", why="each compiles the model once more")
         else:
             yield from _beside_printer(1, found[Watch.SAVE], debugged.plain, layers, folder)
+        yield _PRINTER_LIMIT
         yield from _eager(layers, folder)
 
 

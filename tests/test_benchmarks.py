@@ -83,7 +83,7 @@ def test_what_is_printed() -> None:
 
 def test_the_page_has_figures_reasons_and_limits() -> None:
     missed = replace(COST, ours=4.0)
-    text = page([section(missed, RATE, ALONE)], ["some processor"])
+    text = page([section(missed, RATE, ALONE)], ["some processor"]).replace("\N{NO-BREAK SPACE}", " ")
     assert "2 of 3 goals are met" in text
     assert "| a step | 4.00 s | plain | 2.00 s | 2.00× (2.00 to 2.00) | ≤ 1.5× | **missed** |  |" in text
     assert "| import adds | 0.25 s |  |  | 0.25 s (0.25 to 0.25) | ≤ 0.3 s | met | a \\| b |" in text
@@ -108,8 +108,8 @@ def test_the_plot_tells_met_from_missed_by_shape_and_by_text() -> None:
     svg = plot([section(replace(COST, ours=4.0), SPEED, ended, RATE, ALONE)])
     root = ElementTree.fromstring(svg)
     texts = ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("text")]
-    assert "2.00× (2.00 to 2.00), goal ≤ 1.5×: missed" in texts
-    assert "≥ 3.00× (3.00 to 3.00), goal ≥ 20×: open" in texts
+    assert "2.00×, goal ≤ 1.5×: missed" in texts
+    assert "≥ 3.00×, goal ≥ 20×: open" in texts
     assert any("to the culprit / the <minifier>" in text for text in texts)
     assert not any("import adds" in text for text in texts)  # not a ratio
     assert root.find("{*}rect") is not None  # a background of its own
