@@ -64,36 +64,42 @@ def _costs(plain: Ended, ours: Ended) -> Iterator[Row]:
 
 def _bisector(ours: Ended, bisected: Ended) -> Iterator[Record]:
     result = re.search(r"BisectionResult\(.*\)", bisected.said)
-    said = f"says `{result[0]}`" if result else "says nothing"
+    said = f"says `{result[0]}`" if result else _when_ended(bisected) or "says nothing"
     yield _faster("from start to named culprit", ours, _BISECTOR, bisected, 6, reason=_BISECTED, note=said)
     yield Limit(who=_BISECTOR, cannot="work without a test of the result, which one writes oneself")
-    if "program.py" not in bisected.said and "cpp_fused" not in bisected.said:
+    if bisected.done and "program.py" not in bisected.said and "cpp_fused" not in bisected.said:
         yield Limit(who=_BISECTOR, cannot=f"name the kernel or the line of source: it {said}")
 
 
 def _minifier(ours: Ended, minified: Ended, smallest: str | None) -> Iterator[Record]:
-    how = "" if minified.done else f"not within {minified.seconds:.0f} s"
-    yield _faster("from start to named culprit", ours, _MINIFIER, minified, 20, note=how)
-    if smallest is not None and "program.py" not in smallest + minified.said:
+    yield _faster("from start to named culprit", ours, _MINIFIER, minified, 20, note=_when_ended(minified))
+    if minified.done and smallest is not None and "program.py" not in smallest + minified.said:
         yield Limit(who=_MINIFIER, cannot="name the line of source: neither its output nor its reproducer does")
 
 
 def _reproducer(reproduced: Ended, minified: Ended, smallest: str | None) -> Iterator[Record]:
     made = re.search(r"(\d+) operator calls?, \d+ lines[^)]*", reproduced.said)
+    if made is None:
+        yield Skipped(what="reproducers", why=f"ours made none: {_when_ended(reproduced) or reproduced.said[-200:]}")
+        return
     verified = "verified" in reproduced.said and "NOT verified" not in reproduced.said
-    note = f"{made[0] if made else 'none'}; {'verified' if verified else 'NOT verified'}"
+    note = f"{made[0]}; {'verified' if verified else 'NOT verified'}"
     yield _faster("from start to a verified minimal reproducer", reproduced, _MINIFIER, minified, 8, note=note)
     nodes = None if smallest is None else smallest.count(" = torch.ops.")
     yield Row(
         what="operator calls in the reproducer",
         kind=Kind.LESS,
         unit="",
-        ours=float(made[1]) if made else float("inf"),
+        ours=float(made[1]),
         peer=_MINIFIER,
         theirs=nodes,
         goal=None if nodes is None or not minified.done else nodes - 1,
         note="fewer than its is the goal" if minified.done else "its when it was ended",
     )
+
+
+def _when_ended(ended: Ended) -> str:
+    return "" if ended.done else f"not within {ended.seconds:.0f} s"
 
 
 def _faster(what: str, ours: Ended, peer: str, theirs: Ended, goal: float, **texts: str) -> Row:
