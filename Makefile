@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Two workers, and one thread each: compiled tests are many small programs.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: help demo test test-all lint bench docs clean
+.PHONY: help demo test test-all lint bench bench-quick docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,8 +39,11 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	@echo "== mypy"; $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-bench: $(STAMP)  ## the benchmarks, side by side with what PyTorch offers
-	@$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (45 minutes)
+	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
+
+bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (5 minutes)
+	@$(BIN)/python -m benchmarks --quick
 
 docs: $(STAMP)  ## the documentation, into docs/_build
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"

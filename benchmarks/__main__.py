@@ -1,22 +1,64 @@
-"""`python -m benchmarks [NAME…]`: run the benchmarks named, or all."""
+"""`python -m benchmarks [NAME…] [--quick] [--page FILE]`: run the benchmarks named, or all, and print what comes of it.
+
+`--page` writes the page of the documentation too, and its plot beside it. The exit status is 1 where one failed.
+"""
 
 from __future__ import annotations
 
-import importlib
+import argparse
+import datetime
+import os
+import platform
 import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 
-BENCHMARKS = ["summarize", "startup", "store", "watch", "values", "stages", "crossref", "memory", "repro", "packages"]
+from benchmarks.page import lines, page
+from benchmarks.plot import plot
+from benchmarks.runner import run
+
+BENCHMARKS = ("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "store", "summarize", "startup")
 
 
-def main(names: list[str]) -> int:
-    """Run the benchmarks in `names`; return 2 where one is unknown."""
-    unknown = [name for name in names if name not in BENCHMARKS]
+def main(words: list[str]) -> int:
+    """Run what the words of the command line ask for, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchsan beside what PyTorch offers")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without one")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, once each, within five minutes")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the results there, and a plot beside it")
+    options = parser.parse_args(words)
+    unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
-        print(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
-        return 2
-    for name in names or BENCHMARKS:
-        importlib.import_module(f"benchmarks.{name}").main()
-    return 0
+        parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+    start, machine = time.monotonic(), list(_machine(options.quick))
+    print("\n".join(machine))
+    sections = []
+    for name in options.names or BENCHMARKS:
+        sections.append(run(name, options.quick))
+        print("\n".join(f"   {text}" for text in lines(sections[-1])), flush=True)
+    machine.append(f"{(time.monotonic() - start) / 60:.1f} minutes for all of it")
+    print(f"\n{machine[-1]}")
+    if options.page:
+        options.page.write_text(page(sections, machine), encoding="utf-8")
+        options.page.with_suffix(".svg").write_text(plot(sections), encoding="utf-8")
+    return 1 if any(section.failures for section in sections) else 0
+
+
+def _machine(quick: bool) -> Iterator[str]:
+    """What it is measured on, without names of hosts or folders."""
+    yield f"{_processor()}, {os.cpu_count()} cores, {platform.system()}"
+    yield f"Python {platform.python_version()}, PyTorch {version('torch')}, torchsan {version('torchsan')}"
+    when = datetime.datetime.now(datetime.UTC).date()
+    yield f"{when}, {'with `--quick`, ' if quick else ''}load before the start {os.getloadavg()[0]:.1f}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [text.partition(":")[2].strip() for text in found if text.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

@@ -1,32 +1,58 @@
-"""Training steps of a small transformer: plain eager, under `torchsan.crossref()`, and under torch's CrossRefFakeMode.
+"""What `torchsan.crossref()` costs.
 
-Run with `python -m benchmarks.crossref`. The three take turns, so that a busy machine slows all of them; the best step
-of each counts. The first step under a check, in which every kind of call is new, is shown by itself.
+Training steps of small transformers (forward, backward and AdamW), beside plain eager and torch's `CrossRefFakeMode`;
+on one thread, since what is measured is Python. The steps after the first count, in which no kind of call is new; the
+first one stands beside.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_utils import CrossRefFakeMode
 
+from benchmarks.row import Kind, Limit, Record, Row
+from benchmarks.timing import in_turns, timed
 from torchsan.checks.metadata.crossref import crossref
 
-ROUNDS = 5
-STEPS = 6
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 3
+
+_ROUNDS = 5
+_STEPS = 6
+_WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "eager": nullcontext,
+    "ours": crossref,
+    "theirs": CrossRefFakeMode,
+}
 
 
-def training(width: int, layers: int, batch: int, length: int) -> Callable[[], None]:
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure each size of transformer; the three ways take turns."""
+    torch.set_num_threads(1)
+    for width in (128,) if quick else (128, 256):
+        found = _steps(_training(width), 2 if quick else _ROUNDS)
+        eager, ours, theirs = (found[way][1] * 1e3 for way in _WAYS)
+        what = f"a later step, 2 layers of width {width}"
+        first = f"the first step {found['ours'][0] * 1e3:.0f} ms"
+        yield Row(what=what, kind=Kind.COST, unit="ms", ours=ours, peer="plain eager", theirs=eager, goal=2, note=first)
+        first = f"its first step {found['theirs'][0] * 1e3:.0f} ms"
+        peer = "`CrossRefFakeMode`"
+        yield Row(what=what, kind=Kind.COST, unit="ms", ours=ours, peer=peer, theirs=theirs, goal=0.5, note=first)
+    yield from _LIMITS
+
+
+def _training(width: int) -> Callable[[], None]:
     """Return one step: forward, backward, AdamW."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.1, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    x = torch.randn(batch, length, width)
+    x = torch.randn(8, 64, width)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -36,50 +62,30 @@ def training(width: int, layers: int, batch: int, length: int) -> Callable[[], N
     return step
 
 
-def timed(step: Callable[[], None]) -> float:
-    """Seconds of one step."""
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
-def measure(step: Callable[[], None]) -> dict[str, tuple[float, float]]:
+def _steps(step: Callable[[], None], rounds: int) -> dict[str, tuple[float, float]]:
     """For each way of running: seconds of the first step inside, and of the best one after it."""
-    ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-        "plain eager": nullcontext,
-        "torchsan.crossref()": crossref,
-        "CrossRefFakeMode": CrossRefFakeMode,
-    }
-    found: dict[str, tuple[float, float]] = {}
+    found = dict.fromkeys(_WAYS, (float("inf"), float("inf")))
     step()
-    for n in range(ROUNDS):
-        for name, context in ways.items():
-            if n > 1 and name == "CrossRefFakeMode":
+    for n in range(rounds):
+        for way, context in _WAYS.items():
+            slow = way == "theirs"
+            if slow and n > 1:
                 continue  # Seconds a step, and far from the goal either way.
             with context():
                 first = timed(step)
-                later = min(timed(step) for _ in range(STEPS if name != "CrossRefFakeMode" else 1))
-            known = found.get(name, (first, later))
-            found[name] = (min(first, known[0]), min(later, known[1]))
+                later = in_turns({way: step}, 1 if slow else _STEPS)[way]
+            found[way] = (min(first, found[way][0]), min(later, found[way][1]))
     return found
 
 
-def main() -> None:
-    """Print the table."""
-    torch.set_num_threads(1)  # What is measured is Python; threads would only add noise.
-    print("second and later steps of a training loop, best of each; lower is better\n")
-    for width, layers, batch, length in ((128, 2, 8, 64), (256, 2, 8, 64)):
-        found = measure(training(width, layers, batch, length))
-        plain = found["plain eager"][1]
-        other = found["CrossRefFakeMode"][1]
-        print(f"transformer: width {width}, {layers} layers, batch {batch} x {length}")
-        for name, (first, later) in found.items():
-            print(
-                f"  {name:22} first {first * 1e3:8.1f} ms   later {later * 1e3:8.1f} ms   {later / plain:6.2f} x plain"
-            )
-        ours = found["torchsan.crossref()"][1]
-        print(f"  goals: <= 2 x plain: {ours / plain:.2f}   <= 0.5 x CrossRefFakeMode: {ours / other:.3f}\n")
-
-
-if __name__ == "__main__":
-    main()
+_LIMITS = (
+    Limit(
+        who="`CrossRefFakeMode`",
+        cannot="go on after the first mismatch, compare offsets, devices, aliases or undeclared mutations, or look "
+        "inside `torch.compile`",
+    ),
+    Limit(
+        who="`torchsan.crossref()`",
+        cannot="look at every call again: a kind of call that was seen is not compared a second time",
+    ),
+)

@@ -1,16 +1,15 @@
-"""What a recorder in an AOTInductor package costs: plain, built in and off, and on at each level.
+"""What a recorder in an AOTInductor package costs.
 
-`python -m benchmarks packages`. A feed-forward network of 2 million parameters, one call after another in turns. Each
-level is a package of its own, so this compiles four times.
+Calls of a feed-forward network of 2 million parameters: a plain package, and packages with a recorder, off and on at
+each level. Each level is a package of its own, and all take turns.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,21 @@ import torch._inductor
 from torch import nn
 
 import torchsan
+from benchmarks.row import Kind, Limit, Record, Row, Skipped
+from benchmarks.timing import in_turns
 
-__all__ = ["main"]
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 2
 
 _ROUNDS = 40
 
 
-def main() -> None:
-    """Measure, and print each as a ratio of the plain package."""
+def measure(quick: bool) -> Iterator[Record]:
+    """Build the packages, and measure calls of each in turns; with `quick`, nothing."""
+    if quick:
+        yield Skipped(what="calls of packages", why="there are four to compile")
+        return
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.LayerNorm(512), nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)) for _ in range(2)]
@@ -38,34 +44,34 @@ def main() -> None:
         built = {w: torchsan.aot_compile(program, here / f"{w}.pt2", watch=w) for w in ("names", "print", "save")}
         calls = {
             "plain": _call(plain, x, None),
-            "instrumented, off": _call(built["save"], x, None),
-            **{f"instrumented, {w}": _call(p, x, here / w) for w, p in built.items()},
+            "off": _call(built["save"], x, None),
+            **{w: _call(package, x, here / w) for w, package in built.items()},
         }
-        least = dict.fromkeys(calls, float("inf"))
-        for _ in range(_ROUNDS):
-            for name, call in calls.items():
-                least[name] = min(least[name], call())
-    print("a call of a package with 2 million parameters    ms   of the plain one's")
-    for name, seconds in least.items():
-        print(f"{name:<44}{1000 * seconds:>8.3f}{seconds / least['plain']:>10.2f}x")
+        least = in_turns(calls, _ROUNDS)
+    for name, seconds in list(least.items())[1:]:
+        what = "recorder built in, off" if name == "off" else f"recording at level `{name}`"
+        yield Row(
+            what=f"a call, {what}",
+            kind=Kind.COST,
+            unit="ms",
+            ours=seconds * 1e3,
+            peer="plain package",
+            theirs=least["plain"] * 1e3,
+        )
+    yield Limit(who="torchsan's recorder", cannot="change its level in a package that is built: each is a package")
 
 
-def _call(package: str, x: torch.Tensor, out: Path | None) -> Callable[[], float]:
+def _call(package: str, x: torch.Tensor, out: Path | None) -> Callable[[], None]:
+    """Load a package and return a call of it that records to `out`, after one to warm up."""
     runner: Any = torch._inductor.aoti_load_package(package)
 
-    def call() -> float:
+    def call() -> None:
         if out is not None:
             os.environ["TORCHSAN_OUT"] = str(out)
         try:
-            start = time.perf_counter()
             runner(x)
-            return time.perf_counter() - start
         finally:
             os.environ.pop("TORCHSAN_OUT", None)
 
     call()
     return call
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
-"""What `--check stages` adds to compiling and running models: `python -m benchmarks.stages [--all | MODEL…]`.
+"""What `--check stages` adds to compiling and training models.
 
-Each model is compiled and trained for a few steps (those of `transformers` for one), with the stages check and without
-it, in processes of their own that take turns. Processor time counts (the compiler's children too), since others may
-share the machine; the best of each.
+Each model is compiled and trained for five steps (those of `transformers` for one), with the stages check and without
+it, in processes of their own that take turns. Processor time counts (the compiler's children too), the best of each.
 """
 
 from __future__ import annotations
@@ -10,33 +9,45 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.programs.models import MODELS
 
-GOAL = 1.5
-ROUNDS = 2
-STEPS = 5
-_QUICK = ("mlp", "cnn", "transformer")
+from benchmarks.row import Kind, Record, Row, Skipped
+
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 2
+
+_ROUNDS = 2
+_STEPS = 5
 
 
-def main() -> None:
-    """Measure, and print both sides with their ratio."""
-    models = list(_MODELS) if "--all" in sys.argv else [m for m in sys.argv[1:] if m in _MODELS] or list(_QUICK)
-    print(f"compile and train                  {'plain':>9}{'stages':>10}{'ratio':>8}   goal ≤ {GOAL}")
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure both sides in turns; with `quick`, of one model."""
+    models = ("mlp",) if quick else ("mlp", "cnn", "transformer")
     for model in models:
-        best = [float("inf"), float("inf")]
-        for _ in range(ROUNDS):
-            for side, how in enumerate(("plain", "stages")):
-                best[side] = min(best[side], _seconds(model, how))
-        ratio = best[1] / best[0]
-        print(f"{model:<33}{best[0]:>7.1f} s{best[1]:>8.1f} s{ratio:>8.2f}   {'met' if ratio <= GOAL else 'missed'}")
+        least = {"plain": float("inf"), "stages": float("inf")}
+        for _ in range(1 if quick else _ROUNDS):
+            for how in least:
+                least[how] = min(least[how], _seconds(model, how))
+        yield Row(
+            what=f"compile and train, {model}",
+            kind=Kind.COST,
+            unit="s",
+            ours=least["stages"],
+            peer="not checked",
+            theirs=least["plain"],
+            goal=1.5,
+        )
+    if quick:
+        yield Skipped(what="the stages of a convolutional network and of a transformer", why="each is compiled twice")
 
 
 def _seconds(model: str, how: str) -> float:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.stages", "--measure", model, how]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.stages", model, how]
     environ = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1], env=environ, capture_output=True, text=True, check=True
@@ -69,7 +80,7 @@ def _train(model: Any, shape: tuple[int, ...]) -> None:
     import torch
 
     compiled: Any = torch.compile(model)
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         compiled(torch.randn(shape)).square().mean().backward()
 
 
@@ -106,7 +117,4 @@ _MODELS: dict[str, Callable[[], None]] = {
 
 
 if __name__ == "__main__":
-    if "--measure" in sys.argv:
-        _measure(*sys.argv[-2:])
-    else:
-        main()
+    _measure(*sys.argv[1:])

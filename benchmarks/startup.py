@@ -1,4 +1,4 @@
-"""What torchsan adds to the start of a program: `python -m benchmarks.startup`.
+"""What torchsan adds to the start of a program.
 
 Both sides run in turns, in processes of their own, and the best of each counts: everything that disturbs adds time.
 """
@@ -9,34 +9,37 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-ROUNDS = 7
+from benchmarks.row import Kind, Record, Row
+from benchmarks.timing import in_turns
+
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 3
+
+_ROUNDS = 7
 
 
-def main() -> None:
-    """Measure, and print what was added beside its goal."""
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure what importing and what running adds, in seconds."""
+    rounds = 1 if quick else _ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, _search_path()))}
         # A cache of bytecode, as an installed package has one; not every environment may write beside the sources.
         environ["PYTHONPYCACHEPREFIX"] = str(Path(folder, "pycache"))
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        yield _row("`import torchsan` after `import torch`", *_imports(folder, environ, rounds), goal=0.3)
         script = Path(folder, "program.py")
         script.write_text("import torch\n")
-        if os.getloadavg()[0] > (os.cpu_count() or 1):
-            print("others keep this machine busy: wall-clock times below are too long, on both sides")
-        print(f"{'':<48}{'python':>9}{'torchsan':>10}{'added':>9}{'goal':>9}")
-        _row("`import torchsan` after `import torch`", *_imports(folder, environ), goal=0.3)
-        plain = [sys.executable, str(script)]
-        ours = [sys.executable, "-m", "torchsan", "run", "--quiet", str(script)]
-        _row("`torchsan run` of a program that imports torch", *_in_turns(plain, ours, folder, environ), goal=0.5)
+        what = "`torchsan run` of a program that imports torch"
+        yield _row(what, *_runs(str(script), folder, environ, rounds), goal=0.5)
 
 
-def _row(name: str, before: float, after: float, goal: float) -> None:
-    added = after - before
-    verdict = "ok" if added <= goal else "MISSED"
-    print(f"{name:<48}{before:>7.2f} s{after:>8.2f} s{added:>7.2f} s{goal:>7.2f} s  {verdict}")
+def _row(what: str, before: float, after: float, goal: float) -> Row:
+    note = f"{before:.2f} s without, {after:.2f} s with"
+    return Row(what=f"{what} adds", kind=Kind.LESS, unit="s", ours=after - before, goal=goal, note=note)
 
 
 def _search_path() -> list[str]:
@@ -55,26 +58,22 @@ print(torch_there - start, time.perf_counter() - torch_there)
 """
 
 
-def _imports(cwd: str, env: dict[str, str]) -> tuple[float, float]:
+def _imports(cwd: str, env: dict[str, str], rounds: int) -> tuple[float, float]:
     """One process imports both: its noise is larger than what is measured."""
-    rounds = []
-    for _ in range(ROUNDS + 1):
+    found = []
+    for _ in range(rounds + 1):
         done = subprocess.run([sys.executable, "-c", _IMPORTS], cwd=cwd, env=env, capture_output=True, check=True)
-        rounds.append([float(word) for word in done.stdout.split()])
-    torch, torchsan = (min(column) for column in zip(*rounds[1:], strict=True))
+        found.append([float(word) for word in done.stdout.split()])
+    torch, torchsan = (min(column) for column in zip(*found[1:], strict=True))
     return torch, torch + torchsan
 
 
-def _in_turns(one: list[str], other: list[str], cwd: str, env: dict[str, str]) -> tuple[float, float]:
-    best = [float("inf"), float("inf")]
-    for n in range(ROUNDS + 1):
-        for side, command in enumerate((one, other)):
-            started = time.perf_counter()
-            subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            if n > 0:  # The first round fills the caches.
-                best[side] = min(best[side], time.perf_counter() - started)
-    return best[0], best[1]
+def _runs(script: str, cwd: str, env: dict[str, str], rounds: int) -> tuple[float, float]:
+    def run(*words: str) -> None:
+        command = [sys.executable, *words, script]
+        subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-
-if __name__ == "__main__":
-    main()
+    works = {"plain": run, "ours": lambda: run("-m", "torchsan", "run", "--quiet")}
+    in_turns(works, 1)  # The first round fills the caches.
+    least = in_turns(works, rounds)
+    return least["plain"], least["ours"]

@@ -1,7 +1,7 @@
-"""The tensor store against numpy, plain BLAKE3, `torch.load` and PyTorch's own content store, in one run.
+"""The tensor store.
 
-`python -m benchmarks.store [GIGABYTES] [FOLDER]`. Each figure is the best of a few rounds in which the candidates take
-turns, so that a busy machine slows all of them.
+One tensor of 1 GB (200 MB with `--quick`), files in the page cache; beside numpy, plain BLAKE3, `torch.load`, and
+PyTorch's own content store, which is slow and gets 32 MB.
 """
 
 from __future__ import annotations
@@ -10,167 +10,175 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
 import torch
 from blake3 import blake3
-from torch.utils._content_store import ContentStoreWriter  # what PyTorch offers, to compare with
+from torch.utils._content_store import ContentStoreWriter, hash_storage  # what PyTorch offers, to compare with
 
+from benchmarks.row import Kind, Limit, Record, Row
+from benchmarks.timing import in_turns
 from torchsan.store import Store
 
-ROUNDS = 5
-SMALL = 10_000
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 3
+
+_ROUNDS = 5
+_SMALL = 10_000
+_FLIPS = 1000
+_WRITER = "`ContentStoreWriter`"
+_VERIFIED = "Every byte is hashed with BLAKE3 before it is given out; `numpy.load` only copies."
+_NEW_DATA = "New data are hashed with BLAKE3 while they are written, on the same cores; `numpy.save` only writes."
 
 
-def best(candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Return the least seconds that each candidate took, having them take turns."""
-    seconds = dict.fromkeys(candidates, float("inf"))
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
-    return seconds
-
-
-class Benchmark:
-    """Everything the issue asks for, in a folder of its own."""
-
-    def __init__(self, folder: Path, nbytes: int) -> None:
-        self.folder = folder
-        self.nbytes = nbytes
-        self.tensor = torch.empty(nbytes // 4).uniform_()
-        self.count = 0
-
-    def row(self, what: str, figure: str, goal: str, holds: bool) -> None:
-        """Print one line of the table."""
-        print(f"{what:<58} {figure:>24}   {goal:<34} {'yes' if holds else 'NO'}")
-
-    def compare(self, what: str, ours: float, theirs: float, unit: str, goal: float) -> None:
-        """Print a ratio and whether it reaches `goal`."""
-        ratio = ours / theirs
-        self.row(what, f"{ours:.2f} / {theirs:.3g} {unit}", f"{ratio:.3g} × ≥ {goal:g} ×", ratio >= goal)
-
-    def speed(self, seconds: float, nbytes: int | None = None) -> float:
-        """Return gigabytes a second."""
-        return (nbytes or self.nbytes) / seconds / 1e9
-
-    def writes(self) -> None:
-        """New and known data, against numpy.save, BLAKE3 and ContentStoreWriter."""
-        array, store = self.tensor.numpy(), Store(self.folder / "writes")
-
-        def put_new() -> None:
-            store.put("x", self.tensor)
-
-        def forget() -> None:
-            # In a turn of its own, so that nobody is charged for it.
-            self.count += 1
-            self.tensor[:: self.nbytes // 64] += 1
-            shutil.rmtree(self.folder / "writes", ignore_errors=True)
-            (self.folder / "x.npy").unlink(missing_ok=True)
-            nonlocal store
-            store = Store(self.folder / "writes")
-            store.put("warm", torch.ones(1))
-
-        forget()
-        found = best(
-            {
-                "forget": forget,
-                "numpy": lambda: numpy.save(self.folder / "x.npy", array),
-                "new": put_new,
-                "known": lambda: store.put("y", self.tensor),
-                "blake3": lambda: blake3(array.view(numpy.uint8).data, max_threads=blake3.AUTO).digest(),
-            }
-        )
-        shutil.rmtree(self.folder / "writes")
-        few = self.tensor[: min(len(self.tensor), 8 << 20)].clone()
-        torch_writer = ContentStoreWriter(str(self.folder / "torch"))
-        theirs = best({"put": lambda: torch_writer.write_tensor("x", few)}, rounds=2)["put"]
-        slow = self.speed(theirs, few.nbytes)
-        new, known = self.speed(found["new"]), self.speed(found["known"])
-        numpy_save, plain = self.speed(found["numpy"]), self.speed(found["blake3"])
-        self.compare("put of new data / numpy.save", new, numpy_save, "GB/s", 0.7)
-        self.compare("put of known data / plain BLAKE3", known, plain, "GB/s", 0.8)
-        self.compare("put of new data / torch's ContentStoreWriter", new, slow, "GB/s", 30)
-        self.compare("put of known data / torch's ContentStoreWriter", known, slow, "GB/s", 30)
-
-    def reads(self) -> None:
-        """A large read, against torch.load and numpy.load."""
-        path, npy, pt = self.folder / "reads", self.folder / "r.npy", self.folder / "r.pt"
-        Store(path).put("x", self.tensor)
-        numpy.save(npy, self.tensor.numpy())
-        torch.save(self.tensor, pt)
-        found = best(
-            {
-                "torch.load": lambda: torch.load(pt, weights_only=True),
-                "unverified": lambda: Store(path).get("x", verify=False),
-                "numpy touched": lambda: torch.from_numpy(numpy.load(npy)).sum(),
-                "touched": lambda: Store(path).get("x", verify=False).sum(),
-                "verified": lambda: Store(path).get("x").sum(),
-            }
-        )
-        # As loads a second, so that more is better here too: a tenth of the time is ten times the loads.
-        self.compare("unverified read / torch.load", 1 / found["unverified"], 1 / found["torch.load"], "/s", 10)
-        numpy_speed = self.speed(found["numpy touched"])
-        self.compare("read, every byte touched / numpy.load", self.speed(found["touched"]), numpy_speed, "GB/s", 0.8)
-        self.compare("the same, verified / numpy.load", self.speed(found["verified"]), numpy_speed, "GB/s", 0.8)
-        for file in (npy, pt):
-            file.unlink()
-        shutil.rmtree(path)
-
-    def small(self) -> None:
-        """Many small tensors through the background writer."""
-        tensors = [torch.full((16,), float(n)) for n in range(SMALL)]
-
-        def put_all() -> None:
-            with Store(self.folder / f"small{self.count}") as store:
-                for n, tensor in enumerate(tensors):
-                    store.put(f"layer/{n}", tensor, wait=False)
-                store.flush()
-            self.count += 1
-
-        rate = SMALL / best({"put": put_all}, rounds=3)["put"]
-        self.row(f"{SMALL} small puts, background writer", f"{rate:.0f} /s", f"{rate:.0f} ≥ 5000", rate >= 5000)
-
-    def memory(self) -> None:
-        """The peak memory of a put beyond the tensor, in a process of its own."""
-        for what in ("True", "False"):
-            code = (
-                "import resource, sys, torch; from torchsan.store import Store\n"
-                f"t = torch.ones({self.nbytes // 4}); s = Store(sys.argv[1]); s.put('warm', torch.ones(200_000))\n"
-                "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-                f"s.put('x', t, wait={what}); s.flush()\n"
-                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-            )
-            where = self.folder / f"memory{what}"
-            words = [sys.executable, "-c", code, str(where)]
-            extra = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / 1024
-            name = "put" if what == "True" else "put(wait=False)"
-            self.row(f"peak memory of a {name} beyond the tensor", f"{extra:.1f} MB", "≤ 64 MB", extra <= 64)
-            shutil.rmtree(where)
-
-
-def run(gigabytes: float, folder: str | None) -> None:
-    """Print the table."""
-    where = Path(tempfile.mkdtemp(prefix="torchsan-bench-", dir=folder))
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure writing, reading, many small tensors, memory, and what a view takes on disk."""
+    nbytes = 200_000_000 if quick else 1_000_000_000
+    folder = Path(tempfile.mkdtemp(prefix="torchsan-bench-"))
+    rounds = 4 if quick else _ROUNDS
     try:
-        bench = Benchmark(where, int(gigabytes * 1e9) // 64 * 64)
-        print(f"tensor store, {gigabytes:g} GB, {torch.get_num_threads()} threads, best of {ROUNDS}")
-        bench.writes()
-        bench.reads()
-        bench.small()
-        bench.memory()
+        tensor = torch.empty(nbytes // 64 * 16).uniform_()
+        yield from _writes(folder, tensor, rounds)
+        yield from _reads(folder, tensor, rounds)
+        yield _small(folder, 1 if quick else 3)
+        yield from (_memory(folder, nbytes, wait=wait) for wait in (True, False))
+        yield _view(folder)
+        yield from _limits()
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _faster(what: str, ours: float, peer: str, theirs: float, goal: float) -> Row:
+    return Row(what=what, kind=Kind.SPEED, unit="GB/s", ours=ours, peer=peer, theirs=theirs, goal=goal)
+
+
+def _writes(folder: Path, tensor: torch.Tensor, rounds: int) -> Iterator[Row]:
+    """New and known data, against numpy.save, BLAKE3 and ContentStoreWriter."""
+    array, where = tensor.numpy(), folder / "writes"
+    store = Store(where)
+
+    def forget() -> None:
+        # In a turn of its own, so that nobody is charged for it.
+        tensor[:: tensor.nbytes // 64] += 1
         shutil.rmtree(where, ignore_errors=True)
+        (folder / "x.npy").unlink(missing_ok=True)
+        nonlocal store
+        store = Store(where)
+        store.put("warm", torch.ones(1))
+
+    forget()
+    works = {
+        "forget": forget,
+        "numpy": lambda: numpy.save(folder / "x.npy", array),
+        "new": lambda: store.put("x", tensor),
+        "known": lambda: store.put("y", tensor),
+        "blake3": lambda: blake3(array.view(numpy.uint8).data, max_threads=blake3.AUTO).digest(),
+    }
+    speed = {name: tensor.nbytes / seconds / 1e9 for name, seconds in in_turns(works, rounds).items()}
+    shutil.rmtree(where)
+    few = tensor[: 8 << 20].clone()
+    writer = ContentStoreWriter(str(folder / "torch"))
+    slow = few.nbytes / in_turns({"put": lambda: writer.write_tensor("x", few)}, 2)["put"] / 1e9
+    yield replace(_faster("put of new data", speed["new"], "`numpy.save`", speed["numpy"], 0.7), reason=_NEW_DATA)
+    yield _faster("put of known data", speed["known"], "plain BLAKE3", speed["blake3"], 0.8)
+    yield _faster("put of new data", speed["new"], _WRITER, slow, 30)
+    yield _faster("put of known data", speed["known"], _WRITER, slow, 30)
 
 
-def main(gigabytes: str = "1", folder: str | None = None) -> None:
-    """Run with the words of the command line."""
-    run(float(gigabytes), folder)
+def _reads(folder: Path, tensor: torch.Tensor, rounds: int) -> Iterator[Row]:
+    """A large read, against torch.load and numpy.load."""
+    path, npy, pt = folder / "reads", folder / "r.npy", folder / "r.pt"
+    Store(path).put("x", tensor)
+    numpy.save(npy, tensor.numpy())
+    torch.save(tensor, pt)
+    works = {
+        "torch.load": lambda: torch.load(pt, weights_only=True),
+        "unverified": lambda: Store(path).get("x", verify=False),
+        "numpy touched": lambda: torch.from_numpy(numpy.load(npy)).sum(),
+        "touched": lambda: Store(path).get("x", verify=False).sum(),
+        "verified": lambda: Store(path).get("x").sum(),
+    }
+    least = in_turns(works, rounds)
+    speed = {name: tensor.nbytes / seconds / 1e9 for name, seconds in least.items()}
+    yield Row(
+        what="unverified read",
+        kind=Kind.SPEED,
+        unit="ms",
+        ours=least["unverified"] * 1e3,
+        peer="`torch.load`",
+        theirs=least["torch.load"] * 1e3,
+        goal=10,
+    )
+    yield _faster("read, every byte touched", speed["touched"], "`numpy.load`", speed["numpy touched"], 0.8)
+    verified = _faster("the same, verified", speed["verified"], "`numpy.load`", speed["numpy touched"], 0.8)
+    yield replace(verified, reason=_VERIFIED)
+    for file in (npy, pt):
+        file.unlink()
+    shutil.rmtree(path)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _small(folder: Path, rounds: int) -> Row:
+    """Many small tensors through the background writer."""
+    tensors = [torch.full((16,), float(n)) for n in range(_SMALL)]
+
+    def put_all() -> None:
+        with Store(tempfile.mkdtemp(dir=folder)) as store:
+            for n, tensor in enumerate(tensors):
+                store.put(f"layer/{n}", tensor, wait=False)
+            store.flush()
+
+    rate = _SMALL / in_turns({"put": put_all}, rounds)["put"]
+    return Row(what=f"{_SMALL} small puts, background writer", kind=Kind.MORE, unit="/s", ours=rate, goal=5000)
+
+
+def _memory(folder: Path, nbytes: int, *, wait: bool) -> Row:
+    """The peak memory of a put beyond the tensor, in a process of its own."""
+    code = (
+        "import re, sys, torch; from pathlib import Path; from torchsan.store import Store\n"
+        # Not `ru_maxrss`: a child begins with the peak of the process that started it.
+        "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
+        f"t = torch.ones({nbytes // 4}); s = Store(sys.argv[1]); s.put('warm', torch.ones(200_000))\n"
+        "before = peak()\n"
+        f"s.put('x', t, wait={wait}); s.flush()\n"
+        "print(peak() - before)"
+    )
+    where = folder / f"memory{wait}"
+    words = [sys.executable, "-c", code, str(where)]
+    extra = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / 1024
+    shutil.rmtree(where)
+    what = f"peak memory of {'`put`' if wait else '`put(wait=False)`'} beyond the tensor"
+    return Row(what=what, kind=Kind.LESS, unit="MB", ours=extra, goal=64)
+
+
+def _view(folder: Path) -> Row:
+    """What a view of two elements of 8 MB takes on disk."""
+    view = torch.arange(2 << 20, dtype=torch.float32)[10:12]
+    before = _taken(folder)
+    Store(folder / "view").put("x", view)
+    between = _taken(folder)
+    ContentStoreWriter(str(folder / "torch view")).write_tensor("x", view)
+    ours, theirs = (between - before) / 1e3, (_taken(folder) - between) / 1e3
+    what = "on disk for a view of two elements of 8 MB"
+    return Row(what=what, kind=Kind.LESS, unit="kB", ours=ours, peer=_WRITER, theirs=theirs)
+
+
+def _taken(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _limits() -> Iterator[Limit]:
+    x = torch.randn(_FLIPS, generator=torch.Generator().manual_seed(0))
+    original, same = hash_storage(x.untyped_storage()), 0
+    for i in range(_FLIPS):
+        flipped = x.clone()
+        flipped[i] *= -1
+        same += hash_storage(flipped.untyped_storage()) == original
+    if same:
+        cannot = f"tell tensors apart: {same} of {_FLIPS} flips of one sign leave its address as it was"
+        yield Limit(who=_WRITER, cannot=cannot)
+    yield Limit(who=_WRITER, cannot="store a view without its whole base, notice a corrupt file, or write atomically")
+    yield Limit(who="torchsan's store", cannot="keep quantized, nested, meta, fake or wrapped tensors")

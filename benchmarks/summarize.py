@@ -1,49 +1,64 @@
-"""torchsan.summarize against torch's own reductions, on 256 MB of float32."""
+"""Summaries of tensors.
+
+`torchsan.summarize` of 256 MB of float32 (64 MB with `--quick`): minimum, maximum, mean, standard deviation, and the
+counts of NaN, infinity and zero; beside torch's own reductions. The aim beyond the first goal is 0.8.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from benchmarks.row import Row, best, table
+from benchmarks.row import Kind, Record, Row
+from benchmarks.timing import best, in_turns
 from torchsan.tensors import summarize
 
-__all__ = ["main", "run"]
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 3
 
 _ROUNDS = 4
+
+
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure bandwidths, in turns."""
+    x = torch.randn((64 if quick else 256) << 18, generator=torch.Generator().manual_seed(0))
+    zeros = x.relu()
+    least = in_turns(
+        {
+            "sum": x.sum,
+            "summarize": lambda: summarize(x),
+            "zeros": lambda: summarize(zeros),
+            "each": lambda: _one_by_one(x),
+        },
+        2 if quick else _ROUNDS,
+        seconds=0.5,
+    )
+    speed = {name: x.nbytes / 1e9 / seconds for name, seconds in least.items()}
+    for what, name in (("summarize", "summarize"), ("summarize of a tensor half zeros", "zeros")):
+        yield Row(
+            what=what,
+            kind=Kind.SPEED,
+            unit="GB/s",
+            ours=speed[name],
+            peer=f"`x.sum()`, {torch.get_num_threads()} threads",
+            theirs=speed["sum"],
+            goal=0.35 if name == "summarize" else None,
+        )
+    yield Row(
+        what="summarize",
+        kind=Kind.SPEED,
+        unit="GB/s",
+        ours=speed["summarize"],
+        peer="`mean`, `min`, `max`, `std` of `x.float()`, one by one",
+        theirs=speed["each"],
+        goal=3,
+    )
+    small = torch.randn(64)
+    yield Row(what="summarize of 64 elements", kind=Kind.LESS, unit="µs", ours=best(lambda: summarize(small)) * 1e6)
 
 
 def _one_by_one(x: torch.Tensor) -> None:
     wide = x.float()
     _ = wide.mean(), wide.min(), wide.max(), wide.std()
-
-
-def run(megabytes: int = 256) -> list[Row]:
-    """Measure, in turns so that a busy moment hits all alike, and return the best of each."""
-    x = torch.randn((megabytes << 20) // 4, generator=torch.Generator().manual_seed(0))
-    zeros = x.relu()
-    works = {
-        "sum": lambda: x.sum(),
-        "summarize": lambda: summarize(x),
-        "relu": lambda: summarize(zeros),
-        "each": lambda: _one_by_one(x),
-    }
-    least = dict.fromkeys(works, float("inf"))
-    for _ in range(_ROUNDS):
-        for name, work in works.items():
-            least[name] = min(least[name], best(work, seconds=0.5))
-    size = x.nbytes / 1e9
-    small = torch.randn(64)
-    return [
-        Row(what=f"x.sum(), {torch.get_num_threads()} threads", value=size / least["sum"], unit="GB/s"),
-        Row(what="summarize(x)", value=size / least["summarize"], unit="GB/s"),
-        Row(what="summarize(x.relu()), half zeros", value=size / least["relu"], unit="GB/s"),
-        Row(what="mean, min, max, std of x.float(), one by one", value=size / least["each"], unit="GB/s"),
-        Row(what="bandwidth of summarize / that of sum", value=least["sum"] / least["summarize"], unit="×", goal=0.35),
-        Row(what="speed of summarize / that of one by one", value=least["each"] / least["summarize"], unit="×", goal=3),
-        Row(what="summarize of 64 elements", value=best(lambda: summarize(small)) * 1e6, unit="µs"),
-    ]
-
-
-def main() -> None:
-    """Print the table."""
-    print(table("summarize, 256 MB of float32 (aim for the first ratio: 0.8)", run()))

@@ -1,7 +1,7 @@
 """A wrong transformer, and what PyTorch has to find what is wrong in it. Each runs in processes of its own.
 
-Two layers (d=64, batch 4, length 16), forward and backward, with the relu bug that Inductor can plant in itself. What
-has not ended within TORCHSAN_BENCH_LIMIT seconds (600) is ended, and reported as "not within".
+The layers have d=64, batch 4, length 16; the bug is the one of relu that Inductor can plant in itself. What has not
+ended within TORCHSAN_BENCH_LIMIT seconds (600) is ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BISECT", "PLAIN", "Ended", "met", "minify", "run"]
+import psutil  # type: ignore[import-untyped]  # has no types
+
+__all__ = ["LIMIT", "Ended", "Programs", "minify", "run"]
 
 LIMIT = float(os.environ.get("TORCHSAN_BENCH_LIMIT", "600"))
 
@@ -45,13 +47,11 @@ class Layer(nn.Module):
 
 
 torch.manual_seed(0)
-model = nn.Sequential(Layer(), Layer())
+model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
 x = torch.randn(4, 16, 64)
 """
-PLAIN = _MODEL + "torch.compile(model)(x).square().mean().backward()\n"
-BISECT = (
-    _MODEL
-    + """
+_PLAIN = "torch.compile(model)(x).square().mean().backward()\n"
+_BISECT = """
 from torch._inductor.compiler_bisector import CompilerBisector
 
 expected = model(x)
@@ -62,22 +62,37 @@ def good():
 
 print(CompilerBisector.do_bisect(good))
 """
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """The program, and the one that bisects it, of a transformer with so many layers."""
+
+    layers: int
+
+    @property
+    def plain(self) -> str:
+        """Compile, forward and backward."""
+        return self._model + _PLAIN
+
+    @property
+    def bisect(self) -> str:
+        """Bisect the forward."""
+        return self._model + _BISECT
+
+    @property
+    def _model(self) -> str:
+        return _MODEL.replace("LAYERS", str(self.layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended: after how long, in words, what it printed, and its peak memory in MB."""
+    """How a program ended: after how long, by itself or by us, what it printed, and its peak memory in MB."""
 
     seconds: float
-    how: str
+    done: bool
     said: str
     memory: float = 0.0
-
-
-def met(holds: bool) -> str:
-    """Whether a goal is met, in a word."""
-    return "met" if holds else "missed"
 
 
 def run(folder: Path, program: str, before: list[str]) -> Ended:
@@ -88,49 +103,63 @@ def run(folder: Path, program: str, before: list[str]) -> Ended:
     return _supervised(folder, [*before, str(script)], os.environ | caches, LIMIT)
 
 
-def minify(folder: Path) -> tuple[Ended, int | None]:
-    """The accuracy minifier: the run that dumps a launcher, then the launcher's `minify`. Also how many nodes are left.
+def minify(folder: Path, program: str, limit: float) -> tuple[Ended, str | None]:
+    """Run the accuracy minifier: the run that dumps a launcher, then the launcher's `minify`.
 
-    None if it wrote no reproducer.
+    Also return the smallest reproducer that it wrote, or None without one. Raise RuntimeError if nothing is wrong.
     """
-    script = folder / "minify.py"
-    script.write_text(PLAIN)
+    script = folder / "program.py"
+    script.write_text(program)
     environ = os.environ | {
         "TORCHDYNAMO_REPRO_AFTER": "aot",
         "TORCHDYNAMO_REPRO_LEVEL": "4",
         "TORCHINDUCTOR_CACHE_DIR": tempfile.mkdtemp(dir=folder),
     }
-    first = _supervised(folder, [str(script)], environ, LIMIT)
+    first = _supervised(folder, [str(script)], environ, limit)
     launchers = sorted(folder.rglob("minifier_launcher.py"))
+    if not launchers and first.done:
+        raise RuntimeError(f"the minifier has nothing to minify: {first.said[-1000:]}")
     if not launchers:
-        return Ended(seconds=first.seconds, how="gave nothing to minify", said=first.said), None
-    left = max(1.0, LIMIT - first.seconds)
+        return first, None
+    left = max(1.0, limit - first.seconds)
     second = _supervised(launchers[0].parent, [str(launchers[0]), "minify"], environ, left)
-    sizes = [file.read_text().count(" = torch.ops.") for file in folder.rglob("checkpoints/*.py")]
-    return Ended(seconds=first.seconds + second.seconds, how=second.how, said=second.said), min(sizes, default=None)
+    found = [file.read_text() for file in folder.rglob("checkpoints/*.py")]
+    smallest = min(found, key=lambda text: text.count(" = torch.ops."), default=None)
+    return Ended(seconds=first.seconds + second.seconds, done=second.done, said=second.said), smallest
 
 
 def _supervised(folder: Path, words: list[str], environ: dict[str, str], limit: float) -> Ended:
     start = time.perf_counter()
     with (folder / "said").open("w+") as said:
         command = [sys.executable, "-W", "ignore", *words]
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=said, stderr=said)
+        process = psutil.Popen(command, cwd=folder, env=environ, stdout=said, stderr=subprocess.STDOUT)
         peak = 0.0
         while process.poll() is None and time.perf_counter() - start < limit:
-            peak = max(peak, _memory(process.pid))
+            peak = max(peak, _memory(process))
             time.sleep(0.1)
-        how = "done" if process.poll() is not None else f"not within {LIMIT:.0f} s"
-        process.kill()
-        process.wait()
+        seconds, done = time.perf_counter() - start, process.poll() is not None
+        _end(process)
         said.seek(0)
-        return Ended(seconds=time.perf_counter() - start, how=how, said=said.read(), memory=peak)
+        return Ended(seconds=seconds, done=done, said=said.read(), memory=peak)
 
 
-def _memory(pid: int) -> float:
-    import psutil  # type: ignore[import-untyped]  # has no types
-
+def _end(process: psutil.Popen) -> None:
+    """End a process that may be over, and those that it started: the caches that they fill are removed next."""
     try:
-        process = psutil.Process(pid)
-        return float(max(p.memory_info().rss for p in (process, *process.children(recursive=True)))) / 1e6
+        family = [*process.children(recursive=True), process]
+    except psutil.Error:
+        family = []
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+
+
+def _memory(process: psutil.Popen) -> float:
+    try:
+        family = (process, *process.children(recursive=True))
+        return float(max(member.memory_info().rss for member in family)) / 1e6
     except psutil.Error:
         return 0.0

@@ -1,89 +1,84 @@
-"""What `--watch` costs: a training step of a transformer of 25 million parameters, compiled, with and without it.
+"""What `--watch` costs.
 
-Next to PyTorch's own printer of intermediate values (`aot_inductor.debug_intermediate_value_printer`), with how many of
-the kernels each of the two shows.
+A compiled training step (forward, backward, SGD) of 24.9 million parameters, 4 × 128 tokens (10 million with
+`--quick`), beside what PyTorch has for looking at values: `aot_inductor.debug_intermediate_value_printer`, which prints
+(level 2) or saves (1), and `DebugMode`, which records every operator that is called at run time, with
+`log_tensor_hashes()` also the sum of magnitudes of each output. There is no goal for these: what each shows differs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch._inductor.codecache import PyCodeCache
+from torch.utils._debug_mode import DebugMode  # what PyTorch offers, to compare with
 
-from benchmarks.models import LanguageModel
+from benchmarks.models import training
+from benchmarks.row import Kind, Limit, Record, Row, Skipped
+from benchmarks.timing import in_turns
+from benchmarks.watch_peers import ROUNDS, Debugged, debug_mode, output_to, printed
+from torchsan.errors import UsageError
 from torchsan.instruments.frames import Entry
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
 from torchsan.report.values import watched_values
 from torchsan.session import Session
 
-__all__ = ["main"]
+__all__ = ["REPETITIONS", "measure"]
 
-_ROUNDS = 4
+REPETITIONS = 2
+
 _GOALS = {Watch.NAMES: 1.05, Watch.PRINT: 1.5, Watch.SAVE: 3.0}
-
-Step = Callable[[], None]
-
-
-def _training() -> Step:
-    """Compile the model anew and return its training step, warmed up."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = LanguageModel()
-    tokens = torch.randint(0, 8192, (4, 128))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    compiled = torch.compile(model)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        compiled(tokens).backward()
-        optimizer.step()
-
-    step()
-    step()
-    return step
+_REASONS = {
+    Watch.PRINT: "Every tensor is hashed, summarized and written as an event, on the cores that the step needs."
+}
+_PRINTER_LIMIT = Limit(
+    who="`debug_intermediate_value_printer`",
+    cannot="print names only on the CPU, keep saved files from overwriting each other, or print an empty tensor",
+)
 
 
-def _best(*steps: Step) -> list[float]:
-    """The seconds of the fastest of a few rounds of each, in turns, since others share the machine."""
-    least = [float("inf")] * len(steps)
-    for _ in range(_ROUNDS):
-        for i, step in enumerate(steps):
-            start = time.perf_counter()
-            step()
-            least[i] = min(least[i], time.perf_counter() - start)
-    return least
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """Seconds of a plain and of a watched step, the launches shown, how many of them are fused, all kernels."""
+
+    plain: float
+    seconds: float
+    shown: int
+    fused: int
+    kernels: int
 
 
-@contextlib.contextmanager
-def _output_to(file: Path) -> Iterator[None]:
-    """Send standard output and error of the process to a file, whoever writes there."""
-    saved = [os.dup(1), os.dup(2)]
-    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.dup2(target, 1)
-        os.dup2(target, 2)
-        yield
-    finally:
-        for number, original in zip((1, 2), saved, strict=True):
-            os.dup2(original, number)
-            os.close(original)
-        os.close(target)
+def measure(quick: bool) -> Iterator[Record]:
+    """Measure each level of `--watch`, then DebugMode and PyTorch's printer."""
+    layers = 1 if quick else 4
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found: dict[Watch, _Watched] = {}
+        for level in list(_GOALS)[: 2 if quick else None]:
+            found[level] = _watched(level, layers, folder)
+            yield _cost(level, found[level])
+        debugged = debug_mode(layers)
+        yield from _beside_debug_mode(found, debugged)
+        yield _uncomparable(debugged, layers)
+        yield from _beside_printer(2, found[Watch.PRINT], debugged.plain, layers, folder)
+        if quick:
+            yield Skipped(what="saving, with either", why="each compiles the model once more")
+        else:
+            yield from _beside_printer(1, found[Watch.SAVE], debugged.plain, layers, folder)
+        yield _PRINTER_LIMIT
+        yield from _eager(layers, folder)
 
 
-def _watched(level: Watch, folder: Path) -> tuple[float, float, int, int]:
-    """Seconds of a plain step and of one under `--watch level`, kernels shown, kernels there are."""
+def _watched(level: Watch, layers: int, folder: Path) -> _Watched:
+    """Measure a step under `--watch level`."""
     # No checks: they look at the first calls only, and this is about watching.
     session = Session(Options(check=(), watch=level, out=str(folder / level)))
-    with _output_to(folder / f"{level}.txt"), session:
-        step = _training()
+    with output_to(folder / f"{level}.txt"), session:
+        step = training(layers)
         entries = [m.call for m in PyCodeCache.modules if isinstance(getattr(m, "call", None), Entry)]
         observers = entries[0]._observers
 
@@ -95,55 +90,87 @@ def _watched(level: Watch, folder: Path) -> tuple[float, float, int, int]:
             for entry in entries:
                 entry._observers = observers
 
-        bare, seconds = _best(plain, step)
+        least = in_turns({"plain": plain, "watched": step}, ROUNDS)
     recording = Reader(folder / level)
-    launches = {(w.graph, w.direction, w.site) for w in watched_values(recording) if w.site is not None}
-    return bare, seconds, len(launches), recording.coverage().kernels
+    launches = {(w.graph, w.direction, w.site): w.kernel for w in watched_values(recording) if w.site is not None}
+    return _Watched(
+        plain=least["plain"],
+        seconds=least["watched"],
+        shown=len(launches),
+        fused=sum(kernel.startswith("cpp_fused") for kernel in launches.values()),
+        kernels=recording.coverage().kernels,
+    )
 
 
-def _ancestor(level: str, folder: Path) -> tuple[float, int]:
-    """Seconds of a step with PyTorch's own printer at `level`, and how many launches of one step it shows."""
-    from torch._inductor import config
+def _cost(level: Watch, ours: _Watched) -> Row:
+    return Row(
+        what=f"a step under `--watch {level}`",
+        kind=Kind.COST,
+        unit="s",
+        ours=ours.seconds,
+        peer="not watched",
+        theirs=ours.plain,
+        goal=_GOALS[level],
+        reason=_REASONS.get(level, ""),
+        note=f"shows {ours.shown} of {ours.kernels} kernels",
+    )
 
-    output = folder / f"ancestor{level}.txt"
-    # Without caches: what it generates names the folder to save to, and is no good in another.
-    settings = {"aot_inductor.debug_intermediate_value_printer": level, "force_disable_caches": True}
-    here = Path.cwd()
-    os.chdir(folder)  # It saves to the current folder.
+
+def _beside(level: Watch, ours: _Watched, peer: str, theirs: float, shows: str) -> Row:
+    """Compare by what a step costs on either side as a multiple of a plain one."""
+    return Row(
+        what=f"what `--watch {level}` costs",
+        kind=Kind.COST,
+        unit="×",
+        ours=ours.seconds / ours.plain,
+        peer=peer,
+        theirs=theirs,
+        note=f"it shows {shows}, `--watch` {ours.shown} of {ours.kernels} kernels",
+    )
+
+
+def _beside_debug_mode(found: dict[Watch, _Watched], theirs: Debugged) -> Iterator[Record]:
+    names = found[Watch.NAMES]
+    fused = sum("cpp_fused" in str(call) for call in theirs.logs)
+    shows = f"{fused} of {names.fused} fused kernels"
+    yield _beside(Watch.NAMES, names, "`DebugMode`", theirs.recorded / theirs.plain, shows)
+    hashed = theirs.hashed / theirs.plain
+    yield _beside(Watch.PRINT, found[Watch.PRINT], "`DebugMode` with hashes", hashed, shows)
+    if not fused:
+        cannot = f"show a fused kernel: {shows} in a step; it shows operators, those too that compiled code calls"
+        yield Limit(who="`DebugMode`", cannot=cannot)
+
+
+def _uncomparable(compiled: Debugged, layers: int) -> Record:
+    """Whether DebugMode can tell a compiled step from an eager one."""
+    step, eager = training(layers, eager=True), DebugMode()
+    with eager:
+        step()
+    what = "compare a compiled step with an eager one"
     try:
-        with config.patch(settings), _output_to(output):
-            step = _training()
-            output.write_text("")
-            (seconds,) = _best(step)
-    finally:
-        os.chdir(here)
-    text = output.read_text(errors="replace")
-    printed = set(re.findall(r"(?:before|after)_launch - ([\w.]+)", text))
-    saved = {
-        re.sub(r".*(?:before|after)_launch_([\w.]+?)_(?:buf|arg|primals).*", r"\1", p.name)
-        for p in folder.rglob("*.pt")
-    }
-    return seconds, len(printed) if level == "2" else len(saved)
+        DebugMode.check_hash_mismatches(eager.logs, compiled.logs)
+    except ValueError as e:
+        return Limit(who="`DebugMode`", cannot=f"{what} (`{e}`)")
+    return Skipped(what=f"`DebugMode` to {what}", why="it raises nothing")
 
 
-def main() -> None:
-    """Measure and print the table."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        print("a training step of 24.9 million parameters, 4 × 128 tokens")
-        print(f"  {'':<34}{'plain':>9}{'watched':>10}{'ratio':>8}  kernels shown", flush=True)
-        for level, goal in _GOALS.items():
-            plain, seconds, shown, kernels = _watched(level, folder)
-            ratio = seconds / plain
-            verdict = f"goal ≤ {goal:g}: {'met' if ratio <= goal else 'missed'}"
-            times = f"{plain:>7.2f} s{seconds:>8.2f} s{ratio:>8.2f}"
-            print(f"  --watch {level:<26}{times}  {shown} of {kernels}   {verdict}", flush=True)
-        (plain,) = _best(_training())
-        for number, what in (("2", "prints"), ("1", "saves")):
-            seconds, shown = _ancestor(number, folder)
-            text = f"PyTorch's level {number} ({what})"
-            print(f"  {text:<34}{plain:>7.2f} s{seconds:>8.2f} s{seconds / plain:>8.2f}  {shown} names of kernels")
+def _beside_printer(number: int, ours: _Watched, plain: float, layers: int, folder: Path) -> Iterator[Record]:
+    level = Watch.PRINT if number == 2 else Watch.SAVE
+    seconds, shown = printed(number, layers, folder)
+    peer = f"`debug_intermediate_value_printer`, level {number}"
+    yield _beside(level, ours, peer, seconds / plain, f"{shown} names of kernels")
+    if shown < ours.kernels:
+        verb = "prints" if level is Watch.PRINT else "saves"
+        cannot = f"show fused C++ kernels: it {verb} {shown} names of kernels, of {ours.kernels} kernels"
+        yield Limit(who=peer, cannot=cannot)
 
 
-if __name__ == "__main__":
-    main()
+def _eager(layers: int, folder: Path) -> Iterator[Limit]:
+    """Whether `--watch` shows anything of an eager step, as DebugMode does."""
+    step = training(layers, eager=True)
+    with Session(Options(check=(), watch=Watch.NAMES, out=str(folder / "eager"))):
+        step()
+    try:
+        watched_values(Reader(folder / "eager"))
+    except UsageError:
+        yield Limit(who="`--watch`", cannot="show anything of eager code, which `DebugMode` records")
