@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, finalize
@@ -47,15 +49,16 @@ def verify(
 ) -> Verdict:
     """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`.
 
-    What has to fail does so in Python processes of its own, started anew.
+    It has to fail in a Python process that is started anew: by itself, or under torchsan if that alone can see it.
     """
     with tempfile.TemporaryDirectory(prefix="torchsan-verify-", ignore_cleanup_errors=True) as text:
         here = Path(text)
         for name in ("same", "alone", "eager"):
             shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
         with ThreadPoolExecutor(3) as pool:
-            same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, limit)
             alone = pool.submit(_alone, here / "alone", limit) if shows_by_itself(finding) else None
+            ask = zygote.ask if alone is not None else _anew
+            same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, ask, limit)
             compiled = finding.check is not Check.METADATA
             eager = pool.submit(_passes_eagerly, here / "eager", zygote, limit) if compiled else None
         recording = here / "same" / "recording"
@@ -73,15 +76,24 @@ def verify(
 
 
 def _under_torchsan(
-    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, limit: float
+    folder: Path,
+    finding: Finding,
+    checks: tuple[str, ...],
+    loads: Loads,
+    ask: Callable[[dict[str, Any]], object],
+    limit: float,
 ) -> Finding | None:
     request = {"work": "trial", "folder": str(folder), "words": ["repro.py"], "check": list(checks)}
-    words = json.dumps(request | {"loads": list(loads.modules)})
-    _run([sys.executable, "-c", "from torchsan.cli._trials import once; once()", words], folder, limit)
+    ask(request | {"loads": list(loads.modules), "timeout": limit})
     with suppress(RecordingError):
         finalize(folder / "recording", None)
         return find_same(finding, Reader(folder / "recording").findings())
     return None
+
+
+def _anew(request: dict[str, Any]) -> None:
+    words = ["-c", "from torchsan.cli._trials import once; once()", json.dumps(request)]
+    _run([sys.executable, *words], Path(request["folder"]), request["timeout"])
 
 
 def _alone(folder: Path, limit: float) -> tuple[int | None, str]:
