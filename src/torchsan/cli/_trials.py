@@ -34,6 +34,8 @@ def main() -> None:
     os.dup2(2, 1)
     sys.path[0] = str(Path.cwd())
     _import_all()
+    answers.write('{"id": null}\n')  # Ready.
+    answers.flush()
     os.set_blocking(0, False)
     running: dict[int, _Running] = {}
     rest, over = b"", False

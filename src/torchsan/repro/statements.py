@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torchsan.errors import UsageError
 from torchsan.recording.folder import write_atomically
-from torchsan.repro.zygote import environment
+from torchsan.repro.environment import environment
 
 __all__ = ["OwnOracle", "Reduced", "reduce_script"]
 

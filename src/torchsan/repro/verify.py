@@ -19,9 +19,10 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Reader, finalize
 from torchsan.records import Check, Finding
 from torchsan.repro.endings import shows_by_itself
+from torchsan.repro.environment import trial_environment
 from torchsan.repro.loads import Loads
 from torchsan.repro.oracle import find_same
-from torchsan.repro.zygote import Zygote, environment
+from torchsan.repro.zygote import Zygote
 
 __all__ = ["Verdict", "verify"]
 
@@ -56,7 +57,7 @@ def verify(
         for name in ("same", "alone", "eager"):
             shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
         with ThreadPoolExecutor(3) as pool:
-            alone = pool.submit(_alone, here / "alone", limit) if shows_by_itself(finding) else None
+            alone = pool.submit(zygote.spare.run, here / "alone", limit) if shows_by_itself(finding) else None
             ask = zygote.ask if alone is not None else _anew
             same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, ask, limit)
             compiled = finding.check is not Check.METADATA
@@ -93,32 +94,19 @@ def _under_torchsan(
 
 def _anew(request: dict[str, Any]) -> None:
     words = ["-c", "from torchsan.cli._trials import once; once()", json.dumps(request)]
-    _run([sys.executable, *words], Path(request["folder"]), request["timeout"])
-
-
-def _alone(folder: Path, limit: float) -> tuple[int | None, str]:
-    return _run([sys.executable, "repro.py"], folder, limit)
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, *words],
+            cwd=request["folder"],
+            env=trial_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=request["timeout"],
+            check=False,
+        )
 
 
 def _passes_eagerly(folder: Path, zygote: Zygote, limit: float) -> bool:
     words = ["repro.py", "eager"]
     answer = zygote.ask({"work": "script", "folder": str(folder), "words": words, "loads": [], "timeout": limit})
     return answer["status"] == 0 and not answer["timeout"]
-
-
-def _run(command: list[str], folder: Path, limit: float) -> tuple[int | None, str]:
-    """The exit status, None if it took too long, and what was printed."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},  # No pool of compilers for one kernel.
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, ""
-    return done.returncode, done.stdout.decode(errors="replace")

@@ -5,29 +5,24 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import os
 import queue
 import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self
 
 from torchsan.errors import InternalError
+from torchsan.repro.environment import trial_environment
+from torchsan.repro.spare import Spare
 
-__all__ = ["Stopped", "Zygote", "environment"]
+__all__ = ["Stopped", "Zygote"]
+
+_PATIENCE = 60.0
 
 
 class Stopped(Exception):
     """The time is up, or the user pressed Ctrl-C: the best so far is what there is."""
-
-
-def environment() -> dict[str, str]:
-    """The environment of processes that import torchsan and the user's modules from where this process would."""
-    package = str(Path(__file__).parents[2])
-    paths = [package, str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
 
 
 class Zygote:
@@ -42,6 +37,9 @@ class Zygote:
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._ids = itertools.count()
         self._over = False
+        self._ready = threading.Event()
+        self.spare = Spare()
+        """For a script that has to run without torchsan."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,12 +48,19 @@ class Zygote:
         self.stop()
 
     def get_ready(self) -> None:
-        """Import PyTorch, there and here, without waiting for it: it will be needed."""
+        """Import PyTorch, there, in the spare and here, without waiting for it: it will be needed."""
         with self._lock:
             if self._process is None and not self._over:
                 self._start()
-        # No daemon: a process that ends in the middle of this import may crash.
-        threading.Thread(target=importlib.import_module, args=("torch",)).start()
+        # No daemon: a process that ends in the middle of an import of torch may crash.
+        threading.Thread(target=self._get_ready).start()
+
+    def _get_ready(self) -> None:
+        """One after the other: the program may still run, and has work to do."""
+        self._ready.wait(_PATIENCE)
+        if not self._over:
+            self.spare.start()
+            importlib.import_module("torch")
 
     def _start(self) -> None:
         process = subprocess.Popen(
@@ -64,7 +69,7 @@ class Zygote:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},
+            env=trial_environment(),
             start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
         )
         self._process = process
@@ -96,6 +101,7 @@ class Zygote:
         with self._lock:
             self._over = True
             process = self._process
+        self.spare.stop()
         if process is not None:
             process.kill()
             process.wait()
@@ -103,11 +109,13 @@ class Zygote:
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            self._ready.set()
             answer = json.loads(line)
             waiting = self._waiting.pop(answer["id"], None)
             if waiting is not None:
                 waiting.put(answer)
         process.wait()
+        self._ready.set()
         with self._lock:
             waiting_ones, self._waiting = self._waiting, {}
         for waiting in waiting_ones.values():
