@@ -242,7 +242,7 @@ def test_signals_are_passed_on_and_reported(name: str) -> None:
     number = signal.Signals[name]
     process, _ = start("raise")
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert f"died of {name}" in err
     assert process.returncode == 128 + number
 
@@ -250,7 +250,7 @@ def test_signals_are_passed_on_and_reported(name: str) -> None:
 def test_a_killed_program_is_reported() -> None:
     process, child = start("raise")
     os.kill(child, signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert "died of SIGKILL" in err
     assert process.returncode == 137
     assert the_run().program == Program(signal=9)

@@ -13,8 +13,8 @@ from tests.repro.made_up import call, exhibit, given, node
 from torchsan.records import Exhibit, Given
 from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped, shrunk
 from torchsan.repro.reduce import reduce
+from torchsan.repro.stopped import Stopped
 from torchsan.repro.values import Tensors
-from torchsan.repro.zygote import Stopped
 from torchsan.store import Store
 
 VALUES = {n: given(n, 4, 8, stored=f"node/{n}") for n in ("sin", "add", "mul")}

@@ -10,8 +10,8 @@ import pytest
 
 from tests.repro.made_up import exhibit
 from torchsan.records import Check, Finding, Kind, Severity
+from torchsan.repro.stopped import Stopped
 from torchsan.repro.trials import Trials
-from torchsan.repro.zygote import Stopped
 
 FINDING = Finding(check=Check.VALUES, kind=Kind.WRONG_VALUES, severity=Severity.ERROR, message="")
 

@@ -17,8 +17,9 @@ from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.repro.exhibits import choose_finding, overflow_of, read_exhibit, require_modules
 from torchsan.repro.loads import Loads
+from torchsan.repro.stopped import Stopped
 from torchsan.repro.trials import Trials, key_of
-from torchsan.repro.zygote import Stopped, Zygote
+from torchsan.repro.zygote import Zygote
 
 if TYPE_CHECKING:
     from torchsan.repro.values import Tensors

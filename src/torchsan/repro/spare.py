@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchsan.repro.environment import trial_environment
+from torchsan.repro.stopped import Stopped
 
 __all__ = ["Spare"]
 
@@ -27,16 +28,17 @@ _OUR_FRAMES = re.compile(r'^  File "<(?:string|frozen runpy)>".*\n(?:    .*\n)*'
 
 
 class Spare:
-    """Starts early, runs one script, and is gone; after that another one starts."""
+    """Starts early, runs one script, and is gone; the next script gets another. After `stop` it raises Stopped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._over = False
 
     def start(self) -> None:
         """Begin to import PyTorch, without waiting for it."""
         with self._lock:
-            if self._process is None:
+            if self._process is None and not self._over:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _WAIT],
                     env=trial_environment(),
@@ -53,7 +55,8 @@ class Spare:
         self.start()
         with self._lock:
             process, self._process = self._process, None
-        assert process is not None
+        if process is None:
+            raise Stopped("interrupted")
         try:
             output, _ = process.communicate(json.dumps(str(folder)) + "\n", timeout=limit)
         except subprocess.TimeoutExpired:
@@ -63,8 +66,9 @@ class Spare:
         return process.returncode, _OUR_FRAMES.sub("", output)
 
     def stop(self) -> None:
-        """End it, if it still waits."""
+        """End it, if it still waits, for good."""
         with self._lock:
+            self._over = True
             process, self._process = self._process, None
         if process is not None:
             process.kill()

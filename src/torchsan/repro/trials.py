@@ -19,7 +19,8 @@ from torchsan.records import Exhibit, Finding, Given, decode, encode
 from torchsan.report.kernels import count
 from torchsan.repro.candidates import elements
 from torchsan.repro.oracle import find_same
-from torchsan.repro.zygote import Stopped, Zygote
+from torchsan.repro.stopped import Stopped
+from torchsan.repro.zygote import Zygote
 
 __all__ = ["Trials", "key_of"]
 

@@ -15,14 +15,11 @@ from typing import Any, Self
 from torchsan.errors import InternalError
 from torchsan.repro.environment import trial_environment
 from torchsan.repro.spare import Spare
+from torchsan.repro.stopped import Stopped
 
-__all__ = ["Stopped", "Zygote"]
+__all__ = ["Zygote"]
 
 _PATIENCE = 60.0
-
-
-class Stopped(Exception):
-    """The time is up, or the user pressed Ctrl-C: the best so far is what there is."""
 
 
 class Zygote:
@@ -115,6 +112,10 @@ class Zygote:
             if waiting is not None:
                 waiting.put(answer)
         process.wait()
+        process.stdout.close()
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
         self._ready.set()
         with self._lock:
             waiting_ones, self._waiting = self._waiting, {}
