@@ -240,7 +240,13 @@ def test_ctrl_c_sent_to_torchsan_reaches_the_program() -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_signals_are_passed_on_and_reported(name: str) -> None:
     number = signal.Signals[name]
-    process, _ = start("raise")
+    ignored = signal.signal(
+        number, signal.SIG_DFL
+    )  # Whoever runs the tests under nohup ignores it, and so would these.
+    try:
+        process, _ = start("raise")
+    finally:
+        signal.signal(number, ignored)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert f"died of {name}" in err
