@@ -39,10 +39,10 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	@echo "== mypy"; $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (45 minutes)
+bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
 
-bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (5 minutes)
+bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (some minutes)
 	@$(BIN)/python -m benchmarks --quick
 
 docs: $(STAMP)  ## the documentation, into docs/_build

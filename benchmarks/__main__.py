@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     """Run what the words of the command line ask for, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchsan beside what PyTorch offers")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without one")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, once each, within five minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, once each")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the results there, and a plot beside it")
     options = parser.parse_args(words)
     unknown = [name for name in options.names if name not in BENCHMARKS]

@@ -126,7 +126,7 @@ $ make bench
 $ make bench-quick
 ```
 
-`make bench` writes this page; `make bench-quick` prints smaller measurements, within five minutes."""
+`make bench` writes this page; `make bench-quick` prints smaller measurements, in minutes."""
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -240,15 +240,14 @@ def test_ctrl_c_sent_to_torchsan_reaches_the_program() -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_signals_are_passed_on_and_reported(name: str) -> None:
     number = signal.Signals[name]
-    ignored = signal.signal(
-        number, signal.SIG_DFL
-    )  # Whoever runs the tests under nohup ignores it, and so would these.
+    # Under nohup the tests ignore it, and what they start would, too.
+    ignored = signal.signal(number, signal.SIG_DFL)
     try:
         process, _ = start("raise")
     finally:
         signal.signal(number, ignored)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=20)
     assert f"died of {name}" in err
     assert process.returncode == 128 + number
 
@@ -256,7 +255,7 @@ def test_signals_are_passed_on_and_reported(name: str) -> None:
 def test_a_killed_program_is_reported() -> None:
     process, child = start("raise")
     os.kill(child, signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=20)
     assert "died of SIGKILL" in err
     assert process.returncode == 137
     assert the_run().program == Program(signal=9)

@@ -41,8 +41,8 @@ class Lookout:
             if self._on_error is not None:
                 self._seen, errors = self._row(_ERRORS, seen=self._seen)
                 if errors:
-                    self._on_error()
-                    self._on_error = None
+                    act, self._on_error = self._on_error, None  # Once, also if it fails.
+                    act()
 
     def close(self) -> None:
         """Let go of the log."""

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from torchsan.repro.environment import trial_environment
 from torchsan.repro.stopped import Stopped
+from torchsan.torch_internals.warm import IMPORT_COMPILER
 
 __all__ = ["Spare"]
 
-_WAIT = """\
+_WAIT = f"""\
 import json, os, runpy, sys
-import torch, torch._dynamo, torch._inductor.compile_fx
+{IMPORT_COMPILER}
 order = sys.stdin.readline()
 if order:
     os.chdir(json.loads(order))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["warm_compiler"]
+__all__ = ["IMPORT_COMPILER", "warm_compiler"]
+
+IMPORT_COMPILER = "import torch, torch._dynamo, torch._inductor.compile_fx"
+"""For the text of a program that cannot import torchsan: what takes longest before its first compile."""
 
 
 def warm_compiler() -> None:

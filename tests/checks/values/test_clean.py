@@ -38,4 +38,5 @@ def test_no_error_on_a_healthy_program(name: str) -> None:
         CLEAN[name]()
     assert not [f for f in run.findings if f.severity == "error"]
     coverage = run.coverage
-    assert coverage.buffers_checked + len(coverage.skipped) >= coverage.buffers > 0, coverage
+    skipped = [s for s in coverage.skipped if "calls N|all" not in s.reason]  # Later calls hide no buffer.
+    assert coverage.buffers_checked + len(skipped) >= coverage.buffers > 0, coverage
