@@ -1,8 +1,8 @@
 """A process that has imported PyTorch once, and forks for each trial: a fresh process without the seconds of importing.
 
-What `torchsan.repro` starts, as a process of its own. It reads requests from stdin, one JSON object a line, and answers
-each with a line once its trial is over: several at once, in whatever order they end. It runs nothing in parallel
-itself: a fork of a process that has would hang.
+What `torchsan.repro.zygote` starts, as a process of its own. It reads requests from stdin, one JSON object a line, and
+answers each with a line once its trial is over: several at once, in whatever order they end. It runs nothing in
+parallel itself: a fork of a process that has would hang.
 """
 
 from __future__ import annotations
@@ -28,14 +28,26 @@ _MOST_FILE = 4 << 30
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A process that has imported PyTorch, but nothing of ours, and waits for the folder of a script to run alone."""
+
+    process: int
+    orders: int
+
+    def run(self, folder: str) -> int:
+        """Let it run the script. Return the process, which ends with it."""
+        os.write(self.orders, os.fsencode(folder))
+        return self.process
+
+
+def main(spare: Spare) -> None:
     """Serve until stdin ends."""
+    spares = [spare]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path[0] = str(Path.cwd())
     _import_all()
-    answers.write('{"id": null}\n')  # Ready.
-    answers.flush()
     os.set_blocking(0, False)
     running: dict[int, _Running] = {}
     rest, over = b"", False
@@ -48,7 +60,9 @@ def main() -> None:
         *lines, rest = rest.split(b"\n")
         for line in lines:
             request = json.loads(line)
-            running[_start(request)] = _Running(request["id"], time.monotonic(), request["timeout"])
+            alone = request["work"] == "alone" and spares
+            child = spares.pop().run(request["folder"]) if alone else _start(request)
+            running[child] = _Running(request["id"], time.monotonic(), request["timeout"])
         for answer in _ended(running):
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
@@ -163,7 +177,9 @@ def _evaluate(request: dict[str, Any], folder: Path) -> int:
     return 0
 
 
-_WORK = {"trial": _trial, "script": _script, "evaluate": _evaluate}
+def _alone(request: dict[str, Any], folder: Path) -> int:
+    """Run the script in an interpreter started anew, when there is no spare any more."""
+    os.execv(sys.executable, [sys.executable, *request["words"]])
 
-if __name__ == "__main__":
-    main()
+
+_WORK = {"trial": _trial, "script": _script, "alone": _alone, "evaluate": _evaluate}

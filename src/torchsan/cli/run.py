@@ -1,6 +1,7 @@
 """`torchsan run SCRIPT`: runs a program in a child process, watches it, and reports however it ends.
 
-Nothing here imports torch or rich before the program has ended, or an error is found: it starts as soon as Python does.
+Nothing here imports torch or rich before the program has ended: it starts as soon as Python does. With `--repro` what
+makes reproducers imports them meanwhile, in processes and a thread of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.cli.lookout import Lookout
+from torchsan.cli.progress import Progress
 from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
 from torchsan.cli.supervise import supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
@@ -82,12 +83,11 @@ def run(args: argparse.Namespace) -> int:
     url = options.out if is_url(options.out) else None
     folder = create_folder(None if url else options.out, command=command, options=options)
     shipper = _shipper(folder, url) if url else None
+    progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with _zygote() if options.repro else nullcontext() as zygote:
-        stream = sys.stderr if sys.stderr.isatty() and not options.quiet else None
-        lookout = Lookout(folder, stream=stream, on_error=zygote.get_ready if zygote else None)
-        look = lookout.look if stream or zygote else None
-        with supervised(_child_command(folder, command), look) as program:
-            lookout.close()
+        with supervised(_child_command(folder, command), progress.show if progress else None) as program:
+            if progress is not None:
+                progress.close()
             finalize(folder, program)
             sent = shipper is not None and shipper.finish()
             try:
@@ -194,10 +194,14 @@ def _report(folder: Path, options: Options, program: Program, url: str | None) -
     return verdict(recording).exit
 
 
-def _zygote() -> AbstractContextManager[Zygote]:
+@contextmanager
+def _zygote() -> Iterator[Zygote]:
+    """What a reproducer will need, ready as soon as the program has ended."""
     from torchsan.repro.zygote import Zygote
 
-    return Zygote()
+    with Zygote() as zygote:
+        zygote.get_ready()
+        yield zygote
 
 
 def _reproduce(folder: Path, options: Options, zygote: Zygote) -> None:

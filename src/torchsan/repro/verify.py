@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from torchsan.repro.oracle import find_same
 from torchsan.repro.zygote import Zygote
 
 __all__ = ["Verdict", "verify"]
+
+_OUR_FRAMES = re.compile(r'^  File "<(?:string|frozen runpy)>".*\n(?:    .*\n)*', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +53,14 @@ def verify(
 ) -> Verdict:
     """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`.
 
-    It has to fail in a Python process that is started anew: by itself, or under torchsan if that alone can see it.
+    It has to fail in a process that never imported torchsan, or in one that is started anew, if torchsan alone sees it.
     """
     with tempfile.TemporaryDirectory(prefix="torchsan-verify-", ignore_cleanup_errors=True) as text:
         here = Path(text)
         for name in ("same", "alone", "eager"):
             shutil.copytree(folder, here / name, ignore=shutil.ignore_patterns("state.json", "recording"))
         with ThreadPoolExecutor(3) as pool:
-            alone = pool.submit(zygote.spare.run, here / "alone", limit) if shows_by_itself(finding) else None
+            alone = pool.submit(_fails_alone, here / "alone", zygote, limit) if shows_by_itself(finding) else None
             ask = zygote.ask if alone is not None else _anew
             same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, ask, limit)
             compiled = finding.check is not Check.METADATA
@@ -66,11 +69,10 @@ def verify(
         if recording.is_dir():
             shutil.rmtree(folder / "recording", ignore_errors=True)
             shutil.copytree(recording, folder / "recording")
-        status, output = alone.result() if alone is not None else (None, "")
-        output = output.replace(f"{here / 'alone'}{os.sep}", "")
+        fails, output = alone.result() if alone is not None else (None, "")
         return Verdict(
             same=same.result(),
-            alone=None if alone is None else status not in (0, None),
+            alone=fails,
             eager=None if eager is None else eager.result(),
             output=output,
         )
@@ -104,6 +106,16 @@ def _anew(request: dict[str, Any]) -> None:
             timeout=request["timeout"],
             check=False,
         )
+
+
+def _fails_alone(folder: Path, zygote: Zygote, limit: float) -> tuple[bool, str]:
+    """Whether it fails, and what it prints then."""
+    request = {"work": "alone", "folder": str(folder), "words": ["repro.py"], "loads": [], "timeout": limit}
+    answer = zygote.ask(request)
+    output = folder / "output.txt"
+    text = output.read_text(errors="replace") if output.exists() else ""
+    text = _OUR_FRAMES.sub("", text).replace(f"{folder}{os.sep}", "")
+    return answer["status"] != 0 and not answer["timeout"], text
 
 
 def _passes_eagerly(folder: Path, zygote: Zygote, limit: float) -> bool:

@@ -14,12 +14,36 @@ from typing import Any, Self
 
 from torchsan.errors import InternalError
 from torchsan.repro.environment import trial_environment
-from torchsan.repro.spare import Spare
 from torchsan.repro.stopped import Stopped
+from torchsan.torch_internals.warm import IMPORT_COMPILER
 
 __all__ = ["Zygote"]
 
-_PATIENCE = 60.0
+# What it runs. Before it imports anything of torchsan it forks the spare, for a script that has to fail alone.
+_PROGRAM = f"""\
+import ctypes, os, runpy, sys
+{IMPORT_COMPILER}
+order, orders = os.pipe()
+spare = os.fork()
+if spare:
+    from torchsan.cli._trials import Spare, main
+    main(Spare(spare, orders))
+else:
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)
+    os.close(orders)
+    for stream in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+    folder = os.read(order, 1 << 16)
+    if folder:
+        os.chdir(folder)
+        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.argv = ["repro.py"]
+        runpy.run_path("repro.py", run_name="__main__")
+"""
 
 
 class Zygote:
@@ -34,9 +58,6 @@ class Zygote:
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._ids = itertools.count()
         self._over = False
-        self._ready = threading.Event()
-        self.spare = Spare()
-        """For a script that has to run without torchsan."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,23 +66,16 @@ class Zygote:
         self.stop()
 
     def get_ready(self) -> None:
-        """Import PyTorch, there, in the spare and here, without waiting for it: it will be needed."""
+        """Import PyTorch, there and here, without waiting for it: it will be needed."""
         with self._lock:
             if self._process is None and not self._over:
                 self._start()
         # No daemon: a process that ends in the middle of an import of torch may crash.
-        threading.Thread(target=self._get_ready).start()
-
-    def _get_ready(self) -> None:
-        """One after the other: the program may still run, and has work to do."""
-        self._ready.wait(_PATIENCE)
-        if not self._over:
-            self.spare.start()
-            importlib.import_module("torch")
+        threading.Thread(target=importlib.import_module, args=("torch",)).start()
 
     def _start(self) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from torchsan.cli._trials import main; main()"],
+            [sys.executable, "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -98,7 +112,6 @@ class Zygote:
         with self._lock:
             self._over = True
             process = self._process
-        self.spare.stop()
         if process is not None:
             process.kill()
             process.wait()
@@ -106,7 +119,6 @@ class Zygote:
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._ready.set()
             answer = json.loads(line)
             waiting = self._waiting.pop(answer["id"], None)
             if waiting is not None:
@@ -116,7 +128,6 @@ class Zygote:
         assert process.stdin is not None
         with suppress(OSError):
             process.stdin.close()
-        self._ready.set()
         with self._lock:
             waiting_ones, self._waiting = self._waiting, {}
         for waiting in waiting_ones.values():
