@@ -26,7 +26,7 @@ def settle(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
     """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
     exact = run(Arithmetic.EXACT)
     nudged: list[torch.Tensor] = []
-    for wanted in (1, _FEW, _MANY):
+    for wanted in (1, 2, _FEW, _MANY):
         while len(nudged) < wanted:
             nudged.append(run(Arithmetic.NUDGED, seed=len(nudged) + 1))
         judgement = judge(actual, eager, exact, nudged)
