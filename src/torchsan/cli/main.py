@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import io
 import os
 import re
@@ -12,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchsan._version import __version__
-from torchsan.cli import check_package, diff, doctor, ops, report, repro, run, store, values
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
+_COMMANDS = ("run", "report", "values", "diff", "repro", "ops", "check-package", "store", "doctor")
 _EPILOG = """\
 examples:
   torchsan run train.py --epochs 1      run a program, check everything, report
@@ -42,14 +43,16 @@ TORCHSAN_OPTIONS="check=values,memory:watch=print"; flags win over the variable,
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]  # raises, as the original exits
+        from torchsan.cli import run
+
         given = re.findall(r"--[\w-]+", message)
         near = difflib.get_close_matches(given[0], run.FLAGS, n=1) if given else []
         hint = f"did you mean {near[0]}?" if near and near[0] != given[0] else f"see `{self.prog} --help`"
         raise UsageError(f"{message}; {hint}", slug="usage")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+def make_parser(commands: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line with these commands; those left out are not even imported."""
     parser = _Parser(
         prog="torchsan",
         description="The sanitizer for compiled PyTorch: says which kernel, pass or operator is wrong, and where.",
@@ -58,9 +61,9 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (run, report, values, diff, repro, ops, check_package, store, doctor):
-        command.add_parser(commands)
+    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name in commands:
+        importlib.import_module(f"torchsan.cli.{name.replace('-', '_')}").add_parser(added)
     return parser
 
 
@@ -69,8 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # Closed by whoever started us; what we say there is for nobody.
             setattr(sys, name, io.StringIO())
+    words = sys.argv[1:] if argv is None else argv
     try:
-        args = make_parser().parse_args(argv)
+        args = make_parser(words[:1] if words[:1] and words[0] in _COMMANDS else _COMMANDS).parse_args(words)
         status: int = args.run(args)
         sys.stdout.flush()
         return status
