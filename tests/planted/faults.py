@@ -78,6 +78,7 @@ ROW = _seeded(100)
 INDEX = torch.arange(40) % 16
 ONE_HALF = torch.where(torch.arange(64) == 5, 0.5, _seeded(64))
 WEIGHT = _seeded(64, 64)
+MASK = torch.where(torch.arange(64) % 4 == 0, -torch.inf, 0.0)
 V = r"at::vec::Vectorized<float>"
 
 
@@ -305,6 +306,14 @@ FAULTS = [
         kind="non-finite",
         ops=_ops("sub.Tensor", "exp.default", "div.Tensor", "amax.default", "sum.dim_IntList")
         | {"prims.prepare_softmax_online.default"},
+    ),
+    Fault(
+        name="a_masked_softmax_that_sums_twice",
+        slow=False,
+        program=_fused(lambda x, mask: (x + mask).softmax(-1), X, MASK),
+        pattern=r"(tmp\d+) / (tmp\d+)",
+        wrong=r"\1 / (\2 + \2)",
+        ops=_ops("div.Tensor", "exp.default"),
     ),
     Fault(
         name="cancellation_where_eager_has_none",

@@ -85,12 +85,13 @@ class Nudger:
         if not (t.is_floating_point() or t.is_complex()) or t.numel() == 0:
             return t
         eps = torch.finfo(t.dtype).eps * AMPLITUDE * factor
-        if t.dtype is torch.float32:
-            return torch.addcmul(t, t, self.noise(t), value=eps)  # One pass over memory, where the others take four.
-        if t.dtype in (torch.float64, torch.complex64, torch.complex128):
-            return t + t * (self.noise(t) * eps).to(t.dtype.to_real())
-        wide = t.to(torch.complex64 if t.is_complex() else torch.float32)
-        return (wide + wide * (self.noise(t) * eps)).to(t.dtype)
+        dtype = torch.float64 if t.dtype in (torch.float64, torch.complex128) else torch.float32
+        # Factors: to add a part of infinity to infinity would make NaN of it. The first operand gives the strides.
+        factors = torch.add(torch.ones((), dtype=dtype, device=t.device), self.noise(t).to(dtype), alpha=eps)
+        if t.is_complex():
+            moved = torch.view_as_real(t.resolve_conj()).to(dtype) * factors.unsqueeze(-1)
+            return torch.view_as_complex(moved).to(t.dtype)
+        return (t.to(dtype) * factors).to(t.dtype)
 
     def _overwritten(self, args: tuple[Any, ...], result: Any) -> Any:
         """The result is memory that others see as well, so the noise goes into it, not into a copy."""
@@ -131,7 +132,7 @@ class Nudger:
         n, size = _partial_sums(name, args, result)
         # Half precision is summed in single precision and rounded once.
         accumulated = torch.finfo(torch.promote_types(result.dtype, torch.float32)).eps
-        spread = (size * (accumulated * math.sqrt(n))).to(result.abs().dtype)
+        spread = (size * (accumulated * math.sqrt(n))).to(result.abs().dtype).nan_to_num_(0, 0, 0)
         return self.last_bit(result) + (spread * self.noise(result)).to(result.dtype)
 
 
