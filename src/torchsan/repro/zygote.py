@@ -31,7 +31,7 @@ if spare:
 else:
     os.setsid()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)
+        ctypes.CDLL(None).prctl(1, 9)  # Die with the zygote, whoever ends it.
     os.close(orders)
     for stream in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
