@@ -42,7 +42,7 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
 
-bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (some minutes)
+bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four minutes)
 	@$(BIN)/python -m benchmarks --quick
 
 docs: $(STAMP)  ## the documentation, into docs/_build

@@ -21,7 +21,6 @@ __all__ = ["REPETITIONS", "measure"]
 
 REPETITIONS = 2
 
-_QUICK_LIMIT = 45.0
 _FIRST = "from start to named culprit"
 _MINIFIER = "accuracy minifier"
 _BISECTOR = "`CompilerBisector`"
@@ -41,16 +40,21 @@ def measure(quick: bool) -> Iterator[Record]:
         plain = run(here, programs.plain, [])
         ours = run(here, programs.plain, _RUN)
         yield from _costs(plain, ours)
-        first = run(here, programs.plain, [*_RUN, "--fail-fast"])
-        minified, smallest = minify(here, programs.plain, _QUICK_LIMIT if quick else LIMIT)
-        yield from _minifier(first, minified, smallest)
         if quick:
-            yield Skipped(what="`CompilerBisector`", why="it compiles the model again and again")
-            yield Skipped(what="reproducers", why="both sides run the model again and again")
+            yield Skipped(
+                what="`CompilerBisector`, the minifier and reproducers", why="each compiles the model again and again"
+            )
         else:
-            yield from _bisector(first, run(here, programs.bisect, []))
-            yield from _reproducer(run(here, programs.plain, [*_RUN, "--repro"]), minified, smallest)
+            yield from _beside_tools(here, programs)
     yield Limit(who="torchsan", cannot="see a mistake that eager makes too; the bisector takes any test of a result")
+
+
+def _beside_tools(here: Path, programs: Programs) -> Iterator[Record]:
+    first = run(here, programs.plain, [*_RUN, "--fail-fast"])
+    minified, smallest = minify(here, programs.plain, LIMIT)
+    yield from _minifier(first, minified, smallest)
+    yield from _bisector(first, run(here, programs.bisect, []))
+    yield from _reproducer(run(here, programs.plain, [*_RUN, "--repro"]), minified, smallest)
 
 
 def _costs(plain: Ended, ours: Ended) -> Iterator[Row]:
