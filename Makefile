@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Two workers, and one thread each: compiled tests are many small programs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Two workers, and one thread each: compiled tests are many small programs. A worker that dies ends the run: xdist
+# would start another, and may then wait for ever for tests that the dead one was to run.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo test test-all lint bench bench-quick docs clean
 

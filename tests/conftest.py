@@ -4,6 +4,34 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
+from tests.machine import prepare
+
 # A shell that starts the tests in the background, or nohup, ignores these for them and for all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+_SLOW_LIMIT = 1800
+"""Seconds for one test marked slow; the others have what pyproject.toml says."""
+
+_prepared: str | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare once, before workers start: they inherit the environment."""
+    global _prepared
+    if not hasattr(config, "workerinput"):
+        _prepared = prepare()
+
+
+def pytest_report_header() -> list[str]:
+    """Say what was prepared."""
+    return [_prepared] if _prepared else []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests more time."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_LIMIT))

@@ -11,6 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# It ends with whoever holds the other end of its stdin, however that ends: no server is left behind.
+_SERVER = """\
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+from moto.server import main
+main()
+"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -23,8 +31,10 @@ def free_port() -> int:
 def s3_server(port: int | None = None) -> Iterator[str]:
     """Give the address of a server that keeps what it is given until the context ends."""
     port = port or free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    command = [sys.executable, "-c", _SERVER, "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
         endpoint = f"http://127.0.0.1:{port}"
         try:
             _wait_for(endpoint)
