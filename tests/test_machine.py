@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
 from tests import machine
