@@ -21,11 +21,11 @@ from benchmarks.row import Kind, Limit, Record, Row, Skipped
 from benchmarks.timing import in_turns
 from benchmarks.watch_peers import ROUNDS, Debugged, debug_mode, output_to, printed
 from torchsan.errors import UsageError
-from torchsan.instruments.frames import Entry
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
 from torchsan.report.values import watched_values
 from torchsan.session import Session
+from torchsan.watch.calls import ProbedProgram
 
 __all__ = ["REPETITIONS", "measure"]
 
@@ -79,7 +79,7 @@ def _watched(level: Watch, layers: int, folder: Path) -> _Watched:
     session = Session(Options(check=(), watch=level, out=str(folder / level)))
     with output_to(folder / f"{level}.txt"), session:
         step = training(layers)
-        entries = [m.call for m in PyCodeCache.modules if isinstance(getattr(m, "call", None), Entry)]
+        entries = [m.call for m in PyCodeCache.modules if isinstance(getattr(m, "call", None), ProbedProgram)]
         observers = entries[0]._observers
 
         def plain() -> None:

@@ -10,15 +10,15 @@ import pytest
 
 # Here, because a run inside this process forgets what it imported.
 import torchsan.checks
-import torchsan.instruments
 import torchsan.pytest_run
+import torchsan.watch
 from tests.entry_points import write_entry_points
 from torchsan.recording import Reader
 
 CONFTEST = """
 import contextlib
 import pytest
-import torchsan.instruments
+import torchsan.watch
 from tests.samples import finding, graph
 from torchsan.records import Severity
 
@@ -30,7 +30,7 @@ def attach(writer, options, observers):
     yield
     current.clear()
 
-torchsan.instruments.attach = attach
+torchsan.watch.attach = attach
 
 @pytest.fixture
 def compiled():
@@ -68,7 +68,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{root}:{root / 'src'}")
     monkeypatch.delenv("TORCHSAN_OPTIONS", raising=False)
-    monkeypatch.setattr(torchsan.instruments, "attach", torchsan.instruments.attach)  # The conftest replaces it.
+    monkeypatch.setattr(torchsan.watch, "attach", torchsan.watch.attach)  # The conftest replaces it.
     pytester.makeconftest(CONFTEST)
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\naddopts = '--strict-markers -p no:hypothesispytest'\n")
     return pytester

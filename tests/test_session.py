@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torchsan
-import torchsan.instruments
+import torchsan.watch
 from tests.samples import finding, graph
 from torchsan.recording import Reader, Writer
 from torchsan.records import Severity
@@ -33,7 +33,7 @@ def instruments(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             attached.remove(writer)
 
-    monkeypatch.setattr(torchsan.instruments, "attach", attach)
+    monkeypatch.setattr(torchsan.watch, "attach", attach)
 
 
 def test_a_session_keeps_its_recording_where_it_was_told(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeyp
         raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
 
     with monkeypatch.context() as patch:
-        patch.setattr(torchsan.instruments, "attach", broken)
+        patch.setattr(torchsan.watch, "attach", broken)
         with pytest.raises(torchsan.UnsupportedTorchError):
             torchsan.session().open()
     with torchsan.session():

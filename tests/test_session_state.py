@@ -23,7 +23,7 @@ import torchsan
 
 def state() -> dict[str, Any]:
     """What of torch a session touches, as it is now."""
-    probe = sys.modules.get("torchsan.ops.probe")
+    probe = sys.modules.get("torchsan.ops.realize")
     return {
         "lowering": vars(GraphLowering)["_compile_to_module"],
         "inner": compile_fx._compile_fx_inner,

@@ -25,15 +25,15 @@ from torchsan.errors import (
 from torchsan.session import session
 
 if TYPE_CHECKING:
+    from torchsan.aoti.build import aot_compile
     from torchsan.calls import check_call
     from torchsan.ops import loading_from, probe, realize
-    from torchsan.packages.build import aot_compile
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
 
 _LAZY = {
     "Store": "torchsan.store",
-    "aot_compile": "torchsan.packages.build",
+    "aot_compile": "torchsan.aoti.build",
     "check_call": "torchsan.calls",
     "compare": "torchsan.tensors",
     "crossref": "torchsan.checks.metadata.crossref",

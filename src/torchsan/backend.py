@@ -12,24 +12,22 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.checks import observers
-from torchsan.checks.stages import StagesCheck
+from torchsan.checks.stages.check import StagesCheck
 from torchsan.errors import FindingsError, TorchsanWarning, UsageError
-from torchsan.instruments import Programs, watching
-from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer
-from torchsan.instruments.operators import OperatorObserver
 from torchsan.options import Options, parse_options
 from torchsan.recording import Writer, finalize
 from torchsan.records import Finding, Severity
 from torchsan.report import render_findings
-from torchsan.report.kernels import count
+from torchsan.report.tables import count
 from torchsan.session import active
 from torchsan.torch_internals import check_version
 from torchsan.torch_internals.inductor import compile_with_inductor, inductor_config
+from torchsan.watch import Programs, watching
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
+from torchsan.watch.operators import OperatorObserver
 
 if TYPE_CHECKING:
     import torch.fx
-
-__all__ = ["torchsan_backend"]
 
 _OPTIONS = ("check", "watch", "kernels", "when", "out", "calls", "max_bytes", "no_guards")
 _ON_FINDING = ("warn", "raise")

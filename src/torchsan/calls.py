@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import FindingsError
 from torchsan.records import Coverage, Finding, Severity
 from torchsan.report import render_findings
-from torchsan.report.kernels import count
+from torchsan.report.tables import count
 from torchsan.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["CallReport", "check_call"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

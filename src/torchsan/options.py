@@ -18,8 +18,6 @@ from typing import Any, NoReturn, TypeVar
 from torchsan.errors import UsageError
 from torchsan.records.finding import Check
 
-__all__ = ["Options", "Watch", "When", "parse_options", "resolve_options"]
-
 VARIABLE = "TORCHSAN_OPTIONS"
 
 

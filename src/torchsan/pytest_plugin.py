@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from torchsan.pytest_run import CheckedTest
     from torchsan.session import Session
 
-__all__ = ["torchsan_session"]
-
 FLAG, MARKER, FIXTURE = "--torchsan", "torchsan", "torchsan_session"
 _HELP = "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory, default all"
 _MARKER_HELP = (

@@ -18,12 +18,9 @@ from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
 from torchsan.records import Check, Severity
-from torchsan.report.findings import clean, render_findings
-from torchsan.report.kernels import count
-from torchsan.report.places import shown_path
+from torchsan.report.findings import clean, render_findings, shown_path
+from torchsan.report.tables import count
 from torchsan.session import Session
-
-__all__ = ["CheckedTest", "resolve", "summary_lines"]
 
 _REASONS = 5
 """Why things were not checked: how many reasons the summary has lines for."""

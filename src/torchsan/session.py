@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError, SessionError
 
-# Everything else when it is used: `import torchsan` costs nothing, as a pytest plugin that is off must.
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from torchsan.recording import Shipper, Writer
     from torchsan.records import Coverage, Finding
 
-__all__ = ["Session", "session"]
+# Everything else when it is used: `import torchsan` costs nothing, as a pytest plugin that is off must.
+
 
 _active: Session | None = None
 _active_lock = threading.Lock()
@@ -92,7 +92,7 @@ class Session:
             stack.callback(self._note_seed)
             # Here, so that preparing a session or asking for its findings does not need the instruments.
             from torchsan.checks import observers
-            from torchsan.instruments import attach
+            from torchsan.watch import attach
 
             stack.enter_context(attach(self._writer, self.options, observers(self.options, self._writer)))
             self._note_seed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from torchsan.cli.progress import Progress
+from torchsan.cli.supervise import Progress
 from torchsan.recording.log import connect
 
 

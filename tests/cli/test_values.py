@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from tests.cli.conftest import Run
 from torchsan.cli.main import main
-from torchsan.instruments.sink import Sink
 from torchsan.options import Options, Watch
 from torchsan.recording import Writer, finalize
 from torchsan.records import Direction, GraphId, Watched
+from torchsan.watch.output import WatchOutput
 
 VALUES: list[tuple[str, str, str, int | None, Any]] = [
     ("(inputs)", "before", "primals_1", None, torch.arange(3.0)),
@@ -31,7 +31,7 @@ VALUES: list[tuple[str, str, str, int | None, Any]] = [
 def recording(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> str:
     watch = getattr(request, "param", Watch.SAVE)
     writer = Writer.create(tmp_path / "run", command=["x"])
-    sink = Sink(writer, Options(watch=watch))
+    sink = WatchOutput(writer, Options(watch=watch))
     for kernel, phase, name, launch, value in VALUES if watch is not Watch.OFF else ():
         watched = Watched(
             graph=GraphId(0),

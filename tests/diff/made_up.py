@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from torchsan.instruments.sink import Sink
 from torchsan.options import Options, Watch
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, Watched
+from torchsan.watch.output import WatchOutput
 
 TEXT = """\
 class <lambda>(torch.nn.Module):
@@ -92,7 +92,7 @@ def record(
                 artifacts=artifacts,
             )
         )
-    sink = Sink(writer, Options(watch=watch))
+    sink = WatchOutput(writer, Options(watch=watch))
     for call, values in enumerate(calls if watch is not Watch.OFF else ()):
         for name in given:
             sink.value(_watched(call, None, "(inputs)", "before", name), values[name])

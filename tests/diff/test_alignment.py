@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.diff.made_up import TEXT
-from torchsan.diff.graphs import FxGraph, parse_graph
-from torchsan.diff.nodes import pair_nodes
+from torchsan.diff.align import pair_nodes
+from torchsan.graphs.printed import FxGraph, parse_graph
 
 
 def test_a_graph_is_read_from_its_text() -> None:

@@ -18,7 +18,7 @@ import torch
 from tests.diff.made_up import TEXT, inputs, record, run
 from tests.report.golden import assert_golden, assert_golden_json
 from torchsan.cli.main import main
-from torchsan.diff.documents import diff_schema
+from torchsan.diff.export import diff_schema
 from torchsan.options import Watch
 from torchsan.recording.shipping import send
 

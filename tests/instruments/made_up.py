@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from torchsan.instruments.frames import Entry
-from torchsan.instruments.observer import CompiledProgram, Observer
-from torchsan.instruments.program import parse
-from torchsan.instruments.program.rewrite import probed_functions
-from torchsan.instruments.program.schemas import mutated_arguments
 from torchsan.records import Direction, GraphId, GraphRecord
+from torchsan.torch_internals.wrapper import parse
+from torchsan.torch_internals.wrapper.kernels import mutated_arguments
+from torchsan.torch_internals.wrapper.rewrite import probed_functions
+from torchsan.watch.calls import ProbedProgram
+from torchsan.watch.observer import CompiledProgram, Observer
 
 SOURCE = """
 cpp_fused_relu_0 = async_compile.cpp_pybinding(['const float*', 'float*', 'const int64_t'], r'''
@@ -50,8 +50,10 @@ def program(source: str = SOURCE) -> CompiledProgram:
     return CompiledProgram(record=record, model=model, graphs={}, computes={}, constants=namespace)
 
 
-def entry(program: CompiledProgram, observers: Iterable[Observer], failures: list[tuple[str, str]]) -> Entry:
+def entry(program: CompiledProgram, observers: Iterable[Observer], failures: list[tuple[str, str]]) -> ProbedProgram:
     """What stands in for the program's `call`, with everything that fails written down."""
     namespace = dict(program.constants)
     probed = probed_functions(program.model, namespace, "made_up.py")
-    return Entry(program, namespace["call"], probed, observers, lambda _p, who, e: failures.append((who, str(e))))
+    return ProbedProgram(
+        program, namespace["call"], probed, observers, lambda _p, who, e: failures.append((who, str(e)))
+    )

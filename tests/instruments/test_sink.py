@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from torchsan.instruments.sink import Sink, Widths
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, Watched, decode
-from torchsan.records.watched import value_key
+from torchsan.records.tensor import value_key
 from torchsan.report.values import watched_values
 from torchsan.store import Store
+from torchsan.watch.output import WatchOutput, Widths
 
 Recording = Callable[..., Reader]
 
@@ -32,7 +32,7 @@ def record(tmp_path: Path) -> Recording:
 
     def make(values: list[tuple[Watched, Any]], **options: Any) -> Reader:
         writer = Writer.create(tmp_path / f"run{len(os.listdir(tmp_path))}", command=["x"])
-        sink = Sink(writer, Options(**options))
+        sink = WatchOutput(writer, Options(**options))
         for watched, value in values:
             sink.value(watched, value)
         sink.close()
@@ -75,7 +75,7 @@ def test_every_kind_of_value_has_a_line(
 
 def test_lines_of_one_program_are_aligned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     writer = Writer.create(tmp_path / "run", command=["x"])
-    sink = Sink(writer, Options(watch=Watch.PRINT))
+    sink = WatchOutput(writer, Options(watch=Watch.PRINT))
     for name, kernel in (("a", "cpp_fused_long_name_0"), ("a_long_one", "k")):
         sink.value(at(name, kernel=kernel), torch.zeros(2), Widths(kernel=21, name=10))
     writer.close()

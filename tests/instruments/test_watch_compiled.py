@@ -17,7 +17,7 @@ from tests.instruments.counting import count_kernels, generated_modules
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
 from torchsan.records import Watched
-from torchsan.records.watched import value_key
+from torchsan.records.tensor import value_key
 from torchsan.report.values import watched_values
 from torchsan.session import Session
 

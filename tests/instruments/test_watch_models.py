@@ -17,11 +17,11 @@ import torchsan
 import torchsan.checks
 from tests.instruments.counting import count_kernels, generated_modules
 from tests.models import MODELS, step
-from torchsan.instruments.observer import CallWatch, CompiledProgram, Observer, Values
 from torchsan.recording import Reader
 from torchsan.records import Watched
 from torchsan.report.values import watched_values
 from torchsan.store import Store
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
 FAST = ("mlp", "cnn")
 
@@ -203,6 +203,6 @@ def test_nothing_is_watched_before_it_is_written(run: Run) -> None:
 
 
 def _aliases(function: Any) -> set[str]:
-    from torchsan.instruments.program.model import Alias
+    from torchsan.torch_internals.wrapper.model import Alias
 
     return {s.name for s in function.walk() if isinstance(s, Alias)}

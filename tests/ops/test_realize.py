@@ -65,7 +65,7 @@ def test_transforms_see_through_it(
 ) -> None:
     seen: list[str] = []
     # The module; in the package its name stands for the function.
-    monkeypatch.setattr(sys.modules["torchsan.ops.probe"], "_listener", lambda name, value: seen.append(name))
+    monkeypatch.setattr(sys.modules["torchsan.ops.realize"], "_listener", lambda name, value: seen.append(name))
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return operator(x.sin()).cos().sum()

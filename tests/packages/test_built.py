@@ -18,8 +18,8 @@ import torch._inductor.config
 
 import torchsan
 from tests.packages.models import exported
+from torchsan.aoti.convert import as_recording
 from torchsan.errors import UsageError
-from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader
 from torchsan.records import Watched
 from torchsan.report.values import watched_values

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchsan.aoti.convert import as_recording
+from torchsan.aoti.log import Launched, Seen, launch_files, read_launches
 from torchsan.errors import RecordingError
-from torchsan.packages.convert import as_recording
-from torchsan.packages.log import Launched, Seen, launch_files, read_launches
 from torchsan.recording import Reader
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, encode
 from torchsan.report.values import watched_values

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from torchsan.instruments.program.liveness import Liveness
+from torchsan.aoti.build import instrumented
 from torchsan.options import Options, Watch, When
-from torchsan.packages.instrument import instrumented
-from torchsan.packages.wrapper import Wrapper, read_wrapper
 from torchsan.records import KernelKind
+from torchsan.torch_internals.wrapper.cpp import Wrapper, read_wrapper
+from torchsan.torch_internals.wrapper.model import Liveness
 
 TEXT = (Path(__file__).parents[1] / "data" / "packages" / "mlp.wrapper.txt").read_text()
 

@@ -13,7 +13,7 @@ from tests.repro.made_up import call, exhibit, given, node
 from torchsan.records import Exhibit, Given
 from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped, shrunk
 from torchsan.repro.reduce import reduce
-from torchsan.repro.stopped import Stopped
+from torchsan.repro.trial_server import Stopped
 from torchsan.repro.values import Tensors
 from torchsan.store import Store
 

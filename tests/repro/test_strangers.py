@@ -13,14 +13,14 @@ import torchsan
 from tests.repro.made_up import call, exhibit, finding, given, node
 from torchsan.cli.main import main
 from torchsan.errors import RecordingError, UsageError
+from torchsan.graphs.operators import find_operator
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Exhibit, OperatorCall
 from torchsan.repro.exhibits import choose_finding, read_exhibit, require_modules
-from torchsan.repro.operators import find_operator
 from torchsan.repro.render import render
 from torchsan.repro.values import Tensors
 from torchsan.store import Store
-from torchsan.torch_internals.configuration import is_settable
+from torchsan.torch_internals.inductor import is_settable
 
 
 def recorded(folder: Path, made: Exhibit) -> Reader:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.repro.made_up import exhibit
 from torchsan.records import Check, Finding, Kind, Severity
-from torchsan.repro.stopped import Stopped
+from torchsan.repro.trial_server import Stopped
 from torchsan.repro.trials import Trials
 
 FINDING = Finding(check=Check.VALUES, kind=Kind.WRONG_VALUES, severity=Severity.ERROR, message="")

@@ -10,19 +10,18 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # has no types
 import pytest
 
-from torchsan.repro.stopped import Stopped
-from torchsan.repro.zygote import Zygote
+from torchsan.repro.trial_server import Stopped, TrialServer
 
 _SAYS = "import sys, beside\nprint(sys.argv, beside.x, 'torchsan' in sys.modules)\nraise SystemError('wrong')\n"
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as zygote:
+def zygote() -> Iterator[TrialServer]:
+    with TrialServer() as zygote:
         yield zygote
 
 
-def _ask(zygote: Zygote, folder: Path, script: str, *, timeout: float = 120) -> dict[str, Any]:
+def _ask(zygote: TrialServer, folder: Path, script: str, *, timeout: float = 120) -> dict[str, Any]:
     folder.mkdir()
     (folder / "beside.py").write_text("x = 7")
     (folder / "repro.py").write_text(script)
@@ -30,7 +29,9 @@ def _ask(zygote: Zygote, folder: Path, script: str, *, timeout: float = 120) -> 
     return zygote.ask(request)
 
 
-def test_a_script_runs_in_its_folder_without_torchsan_and_fails_as_by_itself(zygote: Zygote, tmp_path: Path) -> None:
+def test_a_script_runs_in_its_folder_without_torchsan_and_fails_as_by_itself(
+    zygote: TrialServer, tmp_path: Path
+) -> None:
     """The first in the spare, the second in an interpreter of its own."""
     for name in ("first", "second"):
         answer = _ask(zygote, tmp_path / name, _SAYS)
@@ -40,13 +41,13 @@ def test_a_script_runs_in_its_folder_without_torchsan_and_fails_as_by_itself(zyg
         assert said[-1] == "SystemError: wrong"
 
 
-def test_a_script_that_hangs_is_ended(zygote: Zygote, tmp_path: Path) -> None:
+def test_a_script_that_hangs_is_ended(zygote: TrialServer, tmp_path: Path) -> None:
     assert _ask(zygote, tmp_path / "here", "while True: pass", timeout=2)["timeout"]
 
 
 def test_nothing_of_it_is_left_when_it_is_stopped() -> None:
     others = set(psutil.Process().children(recursive=True))
-    with Zygote() as zygote:
+    with TrialServer() as zygote:
         zygote.get_ready()
         started = _wait_for(lambda: set(psutil.Process().children(recursive=True)) - others, 2)
     assert len(started) >= 2, "itself and the spare"

@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from torchsan.store.dtypes import DTYPES
+from torchsan.store.metadata import DTYPES
 
 
 def raw(dtype: torch.dtype, count: int = 12) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from tests.store.tensors import same
 from torchsan.store import Store
-from torchsan.store.manifest import FORMAT
+from torchsan.store.backend import FORMAT
 from torchsan.store.metadata import SegmentId
 
 GOLDEN = Path(__file__).parents[1] / "data" / "store-format-1"
@@ -60,7 +60,7 @@ def test_the_golden_store_is_read(tmp_path: Path) -> None:
 
 def test_the_format_is_still_the_one_of_the_golden_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchsan.store.committing.time.time_ns", lambda: 1_700_000_000_000_000_000)
-    monkeypatch.setattr("torchsan.store.segment.new_segment", lambda: SegmentId("0123456789abcdef-golden"))
+    monkeypatch.setattr("torchsan.store.local.new_segment", lambda: SegmentId("0123456789abcdef-golden"))
     write(tmp_path / "store")
     assert FORMAT == 1
     golden, now = files(GOLDEN), files(tmp_path / "store")

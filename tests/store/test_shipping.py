@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import torchsan
-import torchsan.instruments
+import torchsan.watch
 from tests.samples import finding, graph
 from tests.store.s3 import free_port, s3_server
 from torchsan.cli.main import main
@@ -172,7 +172,7 @@ def no_instruments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Writer]]:
         writers.append(writer)
         yield
 
-    monkeypatch.setattr(torchsan.instruments, "attach", attach)
+    monkeypatch.setattr(torchsan.watch, "attach", attach)
     yield writers
 
 

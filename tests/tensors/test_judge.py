@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsan.tensors.judge import Outcome, agrees, judge
+from torchsan.reference.judge import Outcome, agrees, judge
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 

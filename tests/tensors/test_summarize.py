@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsan.records.codec import decode, encode
 from torchsan.records.tensor import TensorSummary
-from torchsan.tensors import compare, describe, digest, native, summarize
+from torchsan.tensors import compare, describe, digest, summarize
+from torchsan.tensors.summarize import library
 
 
 def finite(v: Any) -> bool:
@@ -52,7 +53,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(module, "_SHOWN", -1)
     if request.param == "numpy":
         monkeypatch.setattr(module, "library", lambda: None)
-    elif native.library() is None:
+    elif library() is None:
         pytest.skip("no C++ compiler here")
     return str(request.param)
 
@@ -228,16 +229,16 @@ def test_what_reads_large_tensors_counts_as_what_reads_small_ones(t: torch.Tenso
 def test_without_a_compiler_there_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert native.library.__wrapped__() is None
+    assert library.__wrapped__() is None
 
 
 def test_the_library_is_built_once_and_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if native.library.__wrapped__() is None:
+    if library.__wrapped__() is None:
         pytest.skip("no C++ compiler here")
     (built,) = (tmp_path / "torchsan").iterdir()
     before = built.stat().st_mtime_ns
-    assert native.library.__wrapped__() is not None
+    assert library.__wrapped__() is not None
     assert built.stat().st_mtime_ns == before
 
 
@@ -245,7 +246,7 @@ def test_code_that_others_can_write_is_not_run(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "torchsan").mkdir()
     (tmp_path / "torchsan").chmod(0o777)
-    assert native.library.__wrapped__() is None
+    assert library.__wrapped__() is None
 
 
 def test_memory_off_its_alignment_is_read() -> None:

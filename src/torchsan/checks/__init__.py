@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from torchsan.checks.exhibits import Exhibits
-from torchsan.checks.memory import MemoryCheck
-from torchsan.checks.metadata import MetadataCheck
-from torchsan.checks.stages import StagesCheck
-from torchsan.checks.values import ValuesCheck
+from torchsan.checks.memory.check import MemoryCheck
+from torchsan.checks.metadata.check import MetadataCheck
+from torchsan.checks.stages.check import StagesCheck
+from torchsan.checks.values.check import ValuesCheck
 from torchsan.records import Check
 
 if TYPE_CHECKING:
-    from torchsan.instruments.observer import Observer
     from torchsan.options import Options
     from torchsan.recording import Writer
+    from torchsan.watch.observer import Observer
 
 __all__ = ["observers"]
 

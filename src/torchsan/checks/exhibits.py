@@ -10,16 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchsan.instruments.observer import CompiledProgram, Observer
 from torchsan.records import Exhibit, Finding, Severity
+from torchsan.watch.observer import CompiledProgram, Observer
 
 if TYPE_CHECKING:
     import torch
 
     from torchsan.recording import Writer
     from torchsan.store import Store
-
-__all__ = ["Build", "Exhibits", "Keep"]
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ class Exhibits(Observer):
         self._lock = threading.RLock()
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.torch_internals.configuration import changed_config
+        from torchsan.torch_internals.inductor import changed_config
 
         self._config[id(program)] = changed_config()
 
@@ -77,7 +75,7 @@ class Exhibits(Observer):
             self._store.close()
 
     def _configuration(self, program: CompiledProgram | None) -> dict[str, Any]:
-        from torchsan.torch_internals.configuration import changed_config
+        from torchsan.torch_internals.inductor import changed_config
 
         return changed_config() if program is None else self._config.get(id(program), {})
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["item", "picture_of"]
-
 _CELLS = 64
 _CELLS_IN_A_ROW = 256
 _SAMPLES = 24

@@ -13,8 +13,6 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.records import Check, Finding, Kind, ReplicaRecord, Severity, StepRecord, decode
 
-__all__ = ["RankSteps", "drift", "read_steps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSteps:

@@ -1,1 +1,3 @@
 """The command line: one module a command."""
+
+from __future__ import annotations

@@ -4,6 +4,8 @@ It is run as a file, so that nothing of the user's can stand in its way, and fin
 own place rather than through `sys.path`, which belongs to the program.
 """
 
+from __future__ import annotations
+
 import sys
 
 if not sys.flags.safe_path:

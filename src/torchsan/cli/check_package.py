@@ -15,7 +15,7 @@ from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.report.json_report import check_json_target, write_json
 from torchsan.report.terminal import print_report
 from torchsan.report.verdict import verdict
-from torchsan.repro.loads import Loads, parse_loads
+from torchsan.repro.exhibits import Loads, parse_loads
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     """Check the package, print the report and return its status; of a package that crashes, 128 and the signal."""
     if args.json is not None:
         check_json_target(args.json)
-    from torchsan.packages.archive import read_about, read_program
+    from torchsan.aoti.build import read_about, read_program
 
     about = read_about(args.package)
     _require_version(args.package, about)
     loads = parse_loads(args.load)
     _import(loads)
-    from torchsan.packages.check import Request, check_package
+    from torchsan.aoti.check import Request, check_package
 
     content = read_program(args.package) if args.program is None else None
     if args.program is None and content is None:
@@ -118,7 +118,7 @@ def _require_version(package: Path, about: Any) -> None:
 
 @contextmanager
 def _file(given: Path | None, content: Any) -> Iterator[Path]:
-    from torchsan.packages.check import program_file
+    from torchsan.aoti.check import program_file
 
     if given is not None:
         yield given
@@ -138,7 +138,7 @@ def _load(file: Path) -> ExportedProgram:
 
 def _inputs(program: ExportedProgram, file: Path | None) -> list[Any]:
     """The leaves of the arguments: those of the file, or the ones that the program was exported with."""
-    from torchsan.torch_internals.trees import flatten
+    from torchsan.torch_internals.dispatch import flatten
 
     if file is None:
         if program.example_inputs is None:

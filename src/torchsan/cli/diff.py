@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 
-from torchsan.cli.recordings import opened
+from torchsan.cli.report import opened
 from torchsan.diff.compare import SECONDS
 from torchsan.recording import Reader
-from torchsan.report.targets import check_target, write_target
+from torchsan.report.json_report import check_target, write_target
 
 _DESCRIPTION = """\
 Compare two recordings of one program: eager against compiled, two versions of PyTorch or of the model, two machines, \
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(a: Reader, b: Reader, args: argparse.Namespace) -> int:
     from torchsan.diff import compare_recordings
-    from torchsan.diff.documents import as_html, as_json
-    from torchsan.diff.terminal import diff_lines
+    from torchsan.diff.export import as_html, as_json
+    from torchsan.diff.text import diff_lines
     from torchsan.report.terminal import print_lines
 
     show = sys.stderr.isatty() and not args.quiet

@@ -15,8 +15,6 @@ from torchsan.options import Options
 from torchsan.recording import is_url, local_copy
 from torchsan.recording.folder import create_place
 
-__all__ = ["LAUNCHED", "is_launcher", "run_ranks"]
-
 LAUNCHED = "TORCHSAN_LAUNCHED"
 """Set for ranks that torchsan has launched: they leave the report to it."""
 

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from torchsan.aoti.convert import as_recording
 from torchsan.errors import UsageError
-from torchsan.packages.convert import as_recording
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report.html import check_html_target, write_html
 from torchsan.report.json_report import check_json_target, write_json
-from torchsan.report.kernels import kernel_details
 from torchsan.report.perfetto import write_trace
+from torchsan.report.tables import kernel_details
 from torchsan.report.terminal import print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Reader]:
+    """Give the recording at `path`, for as long as the context lasts; raise RecordingError if there is none."""
+    with local_copy(path) as folder:
+        recording = Reader(as_recording(folder))
+        recording.place = path if is_url(path) else None
+        yield recording
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

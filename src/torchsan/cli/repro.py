@@ -9,15 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from torchsan.cli.recordings import opened
+from torchsan.cli.report import opened
 from torchsan.errors import UsageError
-from torchsan.report.findings import clean
-from torchsan.report.kernels import count
-from torchsan.report.places import shown_path
+from torchsan.report.findings import clean, shown_path
+from torchsan.report.tables import count
 
 if TYPE_CHECKING:
     from torchsan.repro.make import Wanted
-    from torchsan.repro.zygote import Zygote
+    from torchsan.repro.trial_server import TrialServer
 
 _DESCRIPTION = """\
 Cut one finding out of a recording: a folder with repro.py (plain PyTorch), its tensors, a README.md for the bug \
@@ -57,15 +56,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Make the reproducer; return 0 if it is verified, 4 if it does not reproduce by itself."""
-    from torchsan.repro.loads import parse_loads
+    from torchsan.repro.exhibits import parse_loads
     from torchsan.repro.make import Wanted
-    from torchsan.repro.zygote import Zygote
+    from torchsan.repro.trial_server import TrialServer
 
     if args.jobs < 1 or args.trial_limit <= 0 or args.time_limit <= 0:
         raise UsageError("--jobs and the limits are numbers above 0", slug="usage")
     if args.check is not None:
         return _reduce_script(args)
-    with opened(args.recording) as recording, Zygote() as zygote:
+    with opened(args.recording) as recording, TrialServer() as zygote:
         wanted = Wanted(
             recording=recording,
             finding=args.finding,
@@ -99,7 +98,7 @@ def _reduce_script(args: argparse.Namespace) -> int:
     return 0 if made.verified else 4
 
 
-def make_and_say(wanted: Wanted, zygote: Zygote, *, quiet: bool, to: TextIO) -> int:
+def make_and_say(wanted: Wanted, zygote: TrialServer, *, quiet: bool, to: TextIO) -> int:
     """Make a reproducer, with progress on standard error, and say what came of it. Return the status of `repro`."""
     from torchsan.repro.make import make
 

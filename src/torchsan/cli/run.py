@@ -17,9 +17,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.cli.progress import Progress
 from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
-from torchsan.cli.supervise import supervised
+from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, Shipper, create_folder, current_rank, finalize, is_url
@@ -28,7 +27,7 @@ from torchsan.records import Check
 from torchsan.report.findings import clean
 
 if TYPE_CHECKING:
-    from torchsan.repro.zygote import Zygote
+    from torchsan.repro.trial_server import TrialServer
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -195,19 +194,19 @@ def _report(folder: Path, options: Options, program: Program, url: str | None) -
 
 
 @contextmanager
-def _zygote() -> Iterator[Zygote]:
+def _zygote() -> Iterator[TrialServer]:
     """What a reproducer will need, ready as soon as the program has ended."""
-    from torchsan.repro.zygote import Zygote
+    from torchsan.repro.trial_server import TrialServer
 
-    with Zygote() as zygote:
+    with TrialServer() as zygote:
         zygote.get_ready()
         yield zygote
 
 
-def _reproduce(folder: Path, options: Options, zygote: Zygote) -> None:
+def _reproduce(folder: Path, options: Options, zygote: TrialServer) -> None:
     """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
     from torchsan.cli.repro import make_and_say
-    from torchsan.repro.loads import Loads
+    from torchsan.repro.exhibits import Loads
     from torchsan.repro.make import Wanted
 
     out = folder.with_name(f"{folder.name}-repro")

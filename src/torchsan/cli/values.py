@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchsan.cli.recordings import opened
+from torchsan.cli.report import opened
 from torchsan.errors import UsageError
 from torchsan.options import When
 from torchsan.recording import Reader
 from torchsan.records import Direction, Watched
-from torchsan.records.watched import value_key
+from torchsan.records.tensor import value_key
 from torchsan.report.values import Selection, print_values, select, watched_values
 
 if TYPE_CHECKING:

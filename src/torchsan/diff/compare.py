@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from torchsan.diff.align import Pairing, pair_graphs
-from torchsan.diff.contents import Contents
 from torchsan.diff.judging import Judging, Result
 from torchsan.diff.programs import kernel_diffs, memory_diffs, operator_diffs, sources_of
 from torchsan.diff.result import Circumstance, Diff, Judged, MetadataDiff, Role, Run, Status, ValueDiff
-from torchsan.diff.values import Call, CallKey, Value, calls_of, pair_calls, pair_probes, watched_of
+from torchsan.diff.values import Call, CallKey, Contents, Value, calls_of, pair_calls, pair_probes, watched_of
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Skipped, SourceLine, Watched, encode
-from torchsan.report.places import shown_place
+from torchsan.report.findings import shown_place
 from torchsan.report.verdict import signal_name
-
-__all__ = ["SECONDS", "compare_recordings"]
 
 SECONDS = 120.0
 """How long to replay, unless asked for otherwise."""

@@ -7,12 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from torchsan.diff.align import Graph, GraphPair
-from torchsan.diff.graphs import FxNode
 from torchsan.diff.result import KernelDiff, MemoryDiff, OperatorDiff
+from torchsan.graphs.printed import FxNode
 from torchsan.recording import Reader
 from torchsan.records import KernelRecord, SourceLine
-
-__all__ = ["kernel_diffs", "memory_diffs", "node_text", "operator_diffs", "sources_of"]
 
 _LINES = 4
 _FIGURES = {

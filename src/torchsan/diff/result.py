@@ -7,22 +7,6 @@ from enum import StrEnum
 
 from torchsan.records import Comparison, Skipped, SourceLine
 
-__all__ = [
-    "Circumstance",
-    "Diff",
-    "How",
-    "Judged",
-    "KernelDiff",
-    "MemoryDiff",
-    "MetadataDiff",
-    "OperatorDiff",
-    "Place",
-    "Role",
-    "Run",
-    "Status",
-    "ValueDiff",
-]
-
 
 class Status(StrEnum):
     """The outcome in one word."""

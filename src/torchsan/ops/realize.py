@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
-__all__ = ["realize"]
 
 
 @torch.library.custom_op("torchsan::realize", mutates_args=())
@@ -58,4 +57,64 @@ def realize(x: torch.Tensor) -> torch.Tensor:
     # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
     alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
     result: torch.Tensor = _realize(x) if alone else _Realize.apply(x)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return result
+
+
+_listener: Callable[[str, torch.Tensor], None] | None = None
+"""Who is told what passes a probe. Set while a session watches; None otherwise, and then a probe does nothing."""
+
+
+@torch.library.custom_op("torchsan::probe", mutates_args=())
+def _probe(x: torch.Tensor, name: str) -> torch.Tensor:
+    if _listener is not None:
+        _listener(name, x)
+    return x.clone()
+
+
+@_probe.register_fake
+def _(x: torch.Tensor, name: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@_probe.register_vmap
+def _(info: Any, in_dims: tuple[int | None, None], x: torch.Tensor, name: str) -> tuple[torch.Tensor, int | None]:
+    return torch.ops.torchsan.probe(x, name), in_dims[0]
+
+
+class _Probe(torch.autograd.Function):
+    """The operator with its gradient, also for the transforms of `torch.func`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, name: str) -> torch.Tensor:
+        result: torch.Tensor = _probe(x, name)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
+        ctx.name = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Probe.apply(grad, f"{ctx.name}.grad"), None  # type: ignore[no-untyped-call]  # torch has no type for it
+
+
+def _probe_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return _Probe.backward(ctx, grad)
+
+
+_probe.register_autograd(_probe_backward, setup_context=_Probe.setup_context)
+
+
+def probe(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return `x`, and show it as `name`, and its gradient as `name.grad`, to a session that watches.
+
+    Inside such a session it is a boundary like `realize`; otherwise it is nothing at all, and `x` itself comes back.
+    """
+    if _listener is None:
+        return x
+    # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
+    alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    result: torch.Tensor = _probe(x, name) if alone else _Probe.apply(x, name)  # type: ignore[no-untyped-call]  # torch has no type for it
     return result

@@ -4,27 +4,26 @@ The event log is the truth. It is written as things happen, one commit each, so 
 had seen; reading it needs neither the program nor torch, and executes nothing from it.
 """
 
-from torchsan.recording.fetching import local_copy
+from __future__ import annotations
+
 from torchsan.recording.folder import SCHEMA, Manifest, create_folder
-from torchsan.recording.memory import Memory
 from torchsan.recording.ranks import Rank, current_rank, rank_folders
 from torchsan.recording.reader import Failure, Reader, Timed
+from torchsan.recording.recorder import InMemoryRecorder, Program, Recorder
 from torchsan.recording.remote import is_url, join_url
-from torchsan.recording.shipping import Shipper
-from torchsan.recording.sink import Sink
-from torchsan.recording.state import Program
+from torchsan.recording.shipping import Shipper, local_copy
 from torchsan.recording.writer import Writer, finalize
 
 __all__ = [
     "SCHEMA",
     "Failure",
+    "InMemoryRecorder",
     "Manifest",
-    "Memory",
     "Program",
     "Rank",
     "Reader",
+    "Recorder",
     "Shipper",
-    "Sink",
     "Timed",
     "Writer",
     "create_folder",

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from torchsan.recording.remote import is_url, join_url
 
-__all__ = ["Rank", "current_rank", "is_rank_folder", "rank_folders"]
-
 _FOLDER = re.compile(r"rank-(\d{1,9})(?:-restart-(\d{1,9}))?")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording.folder import ARTIFACTS, TENSORS, loads_strictly, read_manifest, read_plain
 from torchsan.recording.log import ReadOnlyLog
+from torchsan.recording.recorder import Program, State
 from torchsan.recording.remote import join_url
-from torchsan.recording.state import Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
 
 _MAX_ARTIFACT = 256 * 2**20

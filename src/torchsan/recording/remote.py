@@ -8,8 +8,6 @@ from typing import Any
 
 from torchsan.errors import UsageError
 
-__all__ = ["RemoteFolder", "is_url", "join_url"]
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 

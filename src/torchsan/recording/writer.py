@@ -23,7 +23,7 @@ from torchsan.errors import UsageError
 from torchsan.options import Options
 from torchsan.recording import log
 from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
-from torchsan.recording.state import Program, State
+from torchsan.recording.recorder import Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
 
 _log = logging.getLogger(__name__)

@@ -1,19 +1,24 @@
 """The frozen dataclasses that everything speaks. No torch here: a report reads them without it."""
 
+from __future__ import annotations
+
 from torchsan.records.codec import decode, encode
-from torchsan.records.exhibit import Exhibit, Given, OperatorCall
 from torchsan.records.finding import (
     Check,
     Coverage,
+    Exhibit,
     Finding,
+    Given,
     GraphRef,
     Kind,
+    OperatorCall,
     Severity,
     Skipped,
     Stage,
 )
-from torchsan.records.memory import BufferLife, BytesByLine, MemoryCall, NamedBytes
 from torchsan.records.program import (
+    BufferLife,
+    BytesByLine,
     CallTimes,
     Direction,
     GraphId,
@@ -22,12 +27,14 @@ from torchsan.records.program import (
     KernelKind,
     KernelRecord,
     LaunchTime,
+    MemoryCall,
+    NamedBytes,
     NodeRecord,
+    ReplicaRecord,
     SourceLine,
+    StepRecord,
 )
-from torchsan.records.replicas import ReplicaRecord, StepRecord
-from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary
-from torchsan.records.watched import Watched
+from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary, Watched
 
 __all__ = [
     "BufferLife",

@@ -119,3 +119,78 @@ class CallTimes:
     direction: Direction
     call: int
     launches: tuple[LaunchTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBytes:
+    """A buffer and its size."""
+
+    buffer: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesByLine:
+    """How much of the peak a line of the user's program is the reason for; without a file, nobody knows the line."""
+
+    file: str
+    line: int
+    module: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferLife:
+    """When a buffer lived, as positions in the timeline: from `born` up to, not including, `freed` and `died`.
+
+    `freed` is when the program gave it up, `died` when its memory was gone; None if that was not in this call.
+    """
+
+    buffer: str
+    bytes: int
+    born: int
+    freed: int | None = None
+    died: int | None = None
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCall:
+    """Bytes of one call. `timeline` is, after each step, the line of the wrapper, planned and actual bytes."""
+
+    graph: GraphId
+    direction: Direction
+    call: int
+    given: int
+    allocated: int
+    planned_peak: int
+    peak: int
+    saved: int
+    returned: int
+    at_peak: tuple[NamedBytes, ...] = ()
+    by_source: tuple[BytesByLine, ...] = ()
+    timeline: tuple[tuple[int, ...], ...] = ()
+    lives: tuple[BufferLife, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRecord:
+    """A parameter, and the ranks that hold the same part of it: they must agree on it to the bit."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer step, counted from 0. Digests are in the order of the optimizer's replicas, empty for what is not.
+
+    `before` has those of the parameters that are not what the last step left, all for step 0, and so nearly always
+    none; `gradients` is what the step was given; `parameters` what it left.
+    """
+
+    optimizer: int
+    step: int
+    before: tuple[str, ...]
+    gradients: tuple[str, ...]
+    parameters: tuple[str, ...]

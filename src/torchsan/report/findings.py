@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchsan.recording import Reader
 from torchsan.records import Finding, Severity, SourceLine
-from torchsan.report.places import shown_path
+
+
+def shown_path(path: Path) -> str:
+    """Return a path from the current folder on if it lies below that, else the whole of it."""
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
+
+
+def shown_place(recording: Reader) -> str:
+    """Return the path of a recording, or its URL."""
+    return recording.place or shown_path(recording.path)
+
 
 _WIDTH = 8
 

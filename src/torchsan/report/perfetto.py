@@ -16,12 +16,10 @@ from typing import Any, TextIO
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
 from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
-from torchsan.records.watched import describe_value, launch_label
+from torchsan.records.tensor import describe_value, launch_label
 from torchsan.report.findings import clean
-from torchsan.report.kernels import count
-from torchsan.report.targets import write_target
-
-__all__ = ["as_trace", "write_trace"]
+from torchsan.report.json_report import write_target
+from torchsan.report.tables import count
 
 _TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
 """The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""

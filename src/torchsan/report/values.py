@@ -11,10 +11,8 @@ from torchsan.errors import UsageError
 from torchsan.options import Options, When
 from torchsan.recording import Reader
 from torchsan.records import Watched, decode
-from torchsan.records.watched import describe_value
+from torchsan.records.tensor import describe_value
 from torchsan.report.findings import clean
-
-__all__ = ["Selection", "print_values", "select", "watched_values"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,6 @@ from typing import Any
 
 from torchsan.records import Exhibit, Given, OperatorCall
 
-__all__ = ["cut", "elements", "flattened", "leading_ones", "references", "resized", "retyped", "shrunk"]
-
 
 def cut(
     exhibit: Exhibit, keep: set[str] | None, values: Mapping[str, Given], outputs: tuple[str, ...] | None = None

@@ -11,13 +11,11 @@ from typing import Any
 
 import torch
 
+from torchsan.graphs.operators import find_operator
 from torchsan.records import Exhibit, Given, decode, encode
-from torchsan.repro.operators import find_operator
 from torchsan.repro.render import default_fill
 from torchsan.repro.values import Tensors, dtype_named, span
 from torchsan.store import Store
-
-__all__ = ["argument", "evaluate"]
 
 log = logging.getLogger(__name__)
 

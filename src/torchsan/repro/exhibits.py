@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, Kind, OperatorCall, Severity, decode
-from torchsan.torch_internals.configuration import is_settable
+from torchsan.torch_internals.inductor import is_settable
 
-__all__ = ["KNOWN", "choose_finding", "foreign_operators", "overflow_of", "read_exhibit", "require_modules"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Modules to import, by name, and the files among them."""
+
+    modules: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def copy_to(self, folder: Path) -> None:
+        """Put the files where a script finds them."""
+        for file in self.files:
+            shutil.copyfile(file, folder / file.name)
+
+
+def parse_loads(words: Iterable[str]) -> Loads:
+    """Return what `--load` was given; raise UsageError for what is neither a module nor a file."""
+    modules, files = [], []
+    for word in words:
+        name = word
+        if word.endswith(".py"):
+            file = Path(word).absolute()
+            if not file.is_file():
+                raise UsageError(f"--load {word}: no such file", slug="no-module")
+            files.append(file)
+            name = file.stem
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) or name == "repro":
+            raise UsageError(f"--load {word!r:.100}: expected a module, or a file that is one", slug="no-module")
+        modules.append(name)
+    return Loads(modules=tuple(modules), files=tuple(files))
+
 
 KNOWN = frozenset(["aten", "prims", "mkldnn", "mkl", "quantized", "_quantized", "quantized_decomposed", "onednn"])
 """The libraries of operators that compute on what they are given, and do nothing else."""

@@ -15,17 +15,13 @@ from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.exhibits import choose_finding, overflow_of, read_exhibit, require_modules
-from torchsan.repro.loads import Loads
-from torchsan.repro.stopped import Stopped
+from torchsan.repro.exhibits import Loads, choose_finding, overflow_of, read_exhibit, require_modules
+from torchsan.repro.trial_server import Stopped, TrialServer
 from torchsan.repro.trials import Trials, key_of
-from torchsan.repro.zygote import Zygote
 
 if TYPE_CHECKING:
     from torchsan.repro.values import Tensors
     from torchsan.repro.verify import Verdict
-
-__all__ = ["Made", "Wanted", "make"]
 
 _STATE = "state.json"
 
@@ -60,7 +56,7 @@ class Made:
         return bool(self.verdict)
 
 
-def make(wanted: Wanted, zygote: Zygote, progress: Callable[[str], None]) -> Made:
+def make(wanted: Wanted, zygote: TrialServer, progress: Callable[[str], None]) -> Made:
     """Make a reproducer. Raise UsageError where there is nothing to make one from, or nowhere to put it."""
     recording = wanted.recording
     finding = choose_finding(recording, wanted.finding)
@@ -68,7 +64,7 @@ def make(wanted: Wanted, zygote: Zygote, progress: Callable[[str], None]) -> Mad
     require_modules(exhibit, wanted.loads.modules)
     out = _prepare(wanted.out or Path("torchsan-repros") / f"{recording.path.name}-{finding.id}")
     zygote.get_ready()
-    from torchsan.repro.operators import require_operators
+    from torchsan.graphs.operators import require_operators
 
     require_operators(exhibit)
     with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:
@@ -113,7 +109,7 @@ class _Maker:
         guards = overflow_of(finding, recording.findings()) is not None
         self._checks = tuple(dict.fromkeys([str(finding.check), *(["memory"] if guards else [])]))
 
-    def make(self, exhibit: Exhibit, zygote: Zygote) -> Made:
+    def make(self, exhibit: Exhibit, zygote: TrialServer) -> Made:
         best, stopped, trials = exhibit, None, self._trials(exhibit, zygote)
         try:
             best, stopped = self._reduce(exhibit, trials)
@@ -162,7 +158,7 @@ class _Maker:
         finally:
             self._save(trials, exhibit)
 
-    def _trials(self, exhibit: Exhibit, zygote: Zygote) -> Trials:
+    def _trials(self, exhibit: Exhibit, zygote: TrialServer) -> Trials:
         known: dict[str, bool] = {}
         try:
             state = json.loads((self._out / _STATE).read_text())

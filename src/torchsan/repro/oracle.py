@@ -9,8 +9,6 @@ from dataclasses import replace
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.repro.exhibits import overflow_of
 
-__all__ = ["find_same", "same_finding"]
-
 _OF_VALUES = frozenset([Kind.WRONG_VALUES, Kind.NON_FINITE, Kind.NONDETERMINISTIC])
 
 _END = re.compile(r"the (last|first) (\d+) of (\d+)")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from torchsan._version import __version__
 from torchsan.recording import Manifest
 from torchsan.records import Check, Exhibit, Finding
-from torchsan.report.kernels import count
-from torchsan.repro.endings import shows_by_itself
+from torchsan.report.tables import count
+from torchsan.repro.script_assertions import shows_by_itself
 from torchsan.repro.verify import Verdict
-
-__all__ = ["readme", "title"]
 
 _MOST_OUTPUT = 3000
 

@@ -13,8 +13,6 @@ from torchsan.repro.candidates import cut, elements, flattened, leading_ones, re
 from torchsan.repro.trials import Trials
 from torchsan.repro.values import Tensors, contiguous_stride, is_uniform
 
-__all__ = ["reduce"]
-
 _MOST_SINGLES = 8
 _FEW_ELEMENTS = 65536
 _LEAPS = (1, 32)

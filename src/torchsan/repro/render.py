@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.endings import ending
+from torchsan.repro.script_assertions import ending
 from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, is_uniform, span
-
-__all__ = ["Script", "render"]
 
 _MOST_INLINE = 32
 _TAKEN = frozenset(["torch", "sys", "aten", "prims", "f", "inputs", "run", "data", "store", "load", *dir(builtins)])

@@ -17,9 +17,7 @@ from pathlib import Path
 
 from torchsan.errors import UsageError
 from torchsan.recording.folder import write_atomically
-from torchsan.repro.environment import environment
-
-__all__ = ["OwnOracle", "Reduced", "reduce_script"]
+from torchsan.repro.trial_server import environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

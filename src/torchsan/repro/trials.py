@@ -16,13 +16,10 @@ from typing import Any
 from torchsan.errors import RecordingError, TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, decode, encode
-from torchsan.report.kernels import count
+from torchsan.report.tables import count
 from torchsan.repro.candidates import elements
 from torchsan.repro.oracle import find_same
-from torchsan.repro.stopped import Stopped
-from torchsan.repro.zygote import Zygote
-
-__all__ = ["Trials", "key_of"]
+from torchsan.repro.trial_server import Stopped, TrialServer
 
 _TIME_IS_UP = "the time limit is reached"
 
@@ -33,7 +30,7 @@ class Trials:
     def __init__(
         self,
         finding: Finding,
-        zygote: Zygote,
+        zygote: TrialServer,
         folder: Path,
         *,
         write: Callable[[Exhibit, Path], str],

@@ -14,8 +14,6 @@ from torchsan.errors import UsageError
 from torchsan.records import Given
 from torchsan.store import Store
 
-__all__ = ["Tensors", "contiguous_stride", "dtype_named", "is_uniform", "span", "write_safetensors"]
-
 
 def dtype_named(name: str) -> torch.dtype:
     """The dtype of this name; raise UsageError if PyTorch has none."""

@@ -19,13 +19,10 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, finalize
 from torchsan.records import Check, Finding
-from torchsan.repro.endings import shows_by_itself
-from torchsan.repro.environment import trial_environment
-from torchsan.repro.loads import Loads
+from torchsan.repro.exhibits import Loads
 from torchsan.repro.oracle import find_same
-from torchsan.repro.zygote import Zygote
-
-__all__ = ["Verdict", "verify"]
+from torchsan.repro.script_assertions import shows_by_itself
+from torchsan.repro.trial_server import TrialServer, trial_environment
 
 _OUR_FRAMES = re.compile(r'^  File "<(?:string|frozen runpy)>".*\n(?:    .*\n)*', re.MULTILINE)
 
@@ -49,7 +46,7 @@ class Verdict:
 
 
 def verify(
-    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, zygote: Zygote, limit: float
+    folder: Path, finding: Finding, checks: tuple[str, ...], loads: Loads, zygote: TrialServer, limit: float
 ) -> Verdict:
     """Run the script of `folder` in copies of it. The recording of the run under torchsan becomes part of `folder`.
 
@@ -95,7 +92,7 @@ def _under_torchsan(
 
 
 def _anew(request: dict[str, Any]) -> None:
-    words = ["-c", "from torchsan.cli._trials import once; once()", json.dumps(request)]
+    words = ["-c", "from torchsan.repro._trial_process import once; once()", json.dumps(request)]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(
             [sys.executable, *words],
@@ -108,7 +105,7 @@ def _anew(request: dict[str, Any]) -> None:
         )
 
 
-def _fails_alone(folder: Path, zygote: Zygote, limit: float) -> tuple[bool, str]:
+def _fails_alone(folder: Path, zygote: TrialServer, limit: float) -> tuple[bool, str]:
     """Whether it fails, and what it prints then."""
     request = {"work": "alone", "folder": str(folder), "words": ["repro.py"], "loads": [], "timeout": limit}
     answer = zygote.ask(request)
@@ -118,7 +115,7 @@ def _fails_alone(folder: Path, zygote: Zygote, limit: float) -> tuple[bool, str]
     return answer["status"] != 0 and not answer["timeout"], text
 
 
-def _passes_eagerly(folder: Path, zygote: Zygote, limit: float) -> bool:
+def _passes_eagerly(folder: Path, zygote: TrialServer, limit: float) -> bool:
     words = ["repro.py", "eager"]
     answer = zygote.ask({"work": "script", "folder": str(folder), "words": words, "loads": [], "timeout": limit})
     return answer["status"] == 0 and not answer["timeout"]

@@ -1,7 +1,8 @@
 """A content-addressed store of tensors, in a local folder or behind any fsspec URL."""
 
-from torchsan.store.collecting import GcReport
-from torchsan.store.fsck import FsckReport, Problem
+from __future__ import annotations
+
 from torchsan.store.store import Store
+from torchsan.store.upkeep import FsckReport, GcReport, Problem
 
 __all__ = ["FsckReport", "GcReport", "Problem", "Store"]

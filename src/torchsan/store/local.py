@@ -3,18 +3,148 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from torchsan.store.backend import Commit, Mapped, aside_key, blob_key, log_key
-from torchsan.store.files import sync_folder, write_source
+from blake3 import blake3
+
+from torchsan.store.backend import PACK_ALIGNMENT, Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key
 from torchsan.store.metadata import Digest, SegmentId
-from torchsan.store.segment import LocalSegment
-from torchsan.store.spans import Source, digest_bytes
+from torchsan.store.planning import Source, chunks, digest_bytes, digest_of
+
+_HASHED = 16 << 20
+"""Bytes that are hashed at a time; less makes BLAKE3's threads wait for each other."""
+
+
+def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
+    """Write `source` to `fd`; hash it meanwhile if its digest is not known.
+
+    Writing and hashing go through the source each at its own pace: tied together, the faster would wait for the slower.
+    """
+    reserve(fd, source.nbytes)
+    if digest is not None:
+        for chunk in chunks(source):
+            write_all(fd, chunk)
+        return digest
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for chunk in chunks(source):
+                write_all(fd, chunk)
+        except BaseException as e:  # noqa: BLE001  # raised again below, in the thread that waits for it
+            failures.append(e)
+
+    thread = threading.Thread(target=write, name="torchsan-store-blob")
+    try:
+        thread.start()
+    except RuntimeError:  # an interpreter that is ending starts no threads
+        return write_source(fd, source, digest_of(source))
+    hasher = blake3(max_threads=blake3.AUTO)
+    try:
+        for chunk in chunks(source, _HASHED):
+            if failures:
+                break
+            hasher.update(chunk)
+    finally:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return Digest(hasher.hexdigest())
+
+
+def reserve(fd: int, nbytes: int) -> None:
+    """Take the room on the disk at once, where the system can: writing is faster then, and a full disk shows early."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, nbytes)
+        except OSError as e:
+            if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+
+def write_all(fd: int, data: memoryview | bytes) -> None:
+    """Write all of `data`, however many calls it takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, where the system can."""
+    if os.name == "posix":
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class LocalSegment:
+    """One writer's files, created empty. A failed append is undone; nobody else writes here."""
+
+    def __init__(self, root: Path, *, durable: bool) -> None:
+        self.pid = os.getpid()
+        self._id = new_segment()
+        self._durable = durable
+        self._log_path = root / log_key(self._id)
+        self._log_path.parent.mkdir(exist_ok=True)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
+        self._log_fd = os.open(self._log_path, flags, 0o644)
+        if durable:
+            sync_folder(self._log_path.parent)
+        self._log_ino = os.fstat(self._log_fd).st_ino
+        self._log_size = 0
+        self._pack_path = root / pack_key(self._id)
+        self._pack_fd: int | None = None
+        self._pack_size = 0
+
+    def append(self, pack: bytes, lines: Callable[[SegmentId, int], bytes]) -> Commit | None:
+        """See `Backend.commit`. The pack goes first: a line never speaks of bytes that are not there."""
+        base = -(-self._pack_size // PACK_ALIGNMENT) * PACK_ALIGNMENT
+        if pack:
+            if self._pack_fd is None:
+                self._pack_fd = os.open(self._pack_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+            self._append(self._pack_fd, bytes(base - self._pack_size) + pack, self._pack_size)
+            self._pack_size = base + len(pack)
+        log = lines(self._id, base)
+        self._append(self._log_fd, log, self._log_size)
+        commit = Commit(segment=self._id, offset=self._log_size, nbytes=len(log))
+        self._log_size += len(log)
+        return None if self._retired() else commit
+
+    def close(self) -> None:
+        """Close the files; an empty log is removed, so that opening a store for writing leaves no trace."""
+        if self.pid == os.getpid() and not self._log_size and not self._retired():
+            with contextlib.suppress(OSError):
+                self._log_path.unlink()
+                self._pack_path.unlink(missing_ok=True)
+        os.close(self._log_fd)
+        if self._pack_fd is not None:
+            os.close(self._pack_fd)
+
+    def _append(self, fd: int, data: bytes, size: int) -> None:
+        try:
+            write_all(fd, data)
+            if self._durable:
+                os.fsync(fd)
+        except OSError:
+            # Readers ignore an unfinished last line, but lines after it would not be readable.
+            os.ftruncate(fd, size)
+            raise
+
+    def _retired(self) -> bool:
+        try:
+            return self._log_path.stat().st_ino != self._log_ino
+        except FileNotFoundError:
+            return True
+
 
 _SEAL_NS = 1_000_000_000 * 10**9
 """The modification time of every blob that is whole. Whoever writes into a blob breaks the seal without knowing it."""

@@ -11,9 +11,8 @@ from torch import UntypedStorage
 
 from torchsan.errors import StoreError
 from torchsan.store.backend import Backend, aside_key, blob_key, pack_key
-from torchsan.store.dtypes import DTYPES
-from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SparseRecord, TensorRecord
-from torchsan.store.spans import digest_bytes, storage_view
+from torchsan.store.metadata import DTYPES, BlobRef, DenseRecord, Digest, SparseRecord, TensorRecord
+from torchsan.store.planning import digest_bytes, storage_view
 
 Pool: TypeAlias = MutableMapping[tuple[Digest, str], UntypedStorage]
 """Storages to share, by content and device."""

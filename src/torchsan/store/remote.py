@@ -15,7 +15,7 @@ import fsspec  # type: ignore[import-untyped]  # it ships no types
 from torchsan.errors import StoreError
 from torchsan.store.backend import Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key, retired_key
 from torchsan.store.metadata import Digest, SegmentId
-from torchsan.store.spans import Source, chunks, digest_bytes, digest_of
+from torchsan.store.planning import Source, chunks, digest_bytes, digest_of
 
 _PART = 32 << 20
 """Bytes that are fetched at a time."""

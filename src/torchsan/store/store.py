@@ -16,17 +16,13 @@ import torch
 
 from torchsan.errors import StoreError
 from torchsan.records import TensorMeta
-from torchsan.store.backend import Progress, open_backend
-from torchsan.store.background import BackgroundWriter
-from torchsan.store.collecting import GcReport, collect
-from torchsan.store.committing import Committer
-from torchsan.store.fsck import FsckReport, check
+from torchsan.store.backend import Progress, check_format, open_backend, prepare
+from torchsan.store.committing import BackgroundWriter, Committer
 from torchsan.store.index import Index, Known
-from torchsan.store.manifest import check_format, prepare
-from torchsan.store.metadata import BlobRef, Digest, TensorRecord, from_json
-from torchsan.store.names import check_name, nearest
+from torchsan.store.metadata import BlobRef, Digest, TensorRecord, check_name, from_json, nearest
 from torchsan.store.planning import Plan, plan
 from torchsan.store.reading import Pool, Reader, load
+from torchsan.store.upkeep import FsckReport, GcReport, check, collect
 
 _LOOKS = 3
 

@@ -1,5 +1,7 @@
 """Pure functions on tensors: describe, summarize, digest, compare."""
 
+from __future__ import annotations
+
 from torchsan.tensors.compare import compare
 from torchsan.tensors.describe import describe
 from torchsan.tensors.digest import digest

@@ -10,11 +10,8 @@ import torch
 
 from torchsan.records.tensor import Comparison, Scalar
 from torchsan.tensors.describe import describe
-from torchsan.tensors.elements import Array, Bytes, elements, unreadable
-from torchsan.tensors.formats import Format, format_of
+from torchsan.tensors.elements import Array, Bytes, Format, elements, format_of, unreadable
 from torchsan.tensors.undisturbed import undisturbed
-
-__all__ = ["compare"]
 
 
 @undisturbed

@@ -10,8 +10,6 @@ import torch
 from torchsan.records.tensor import TensorMeta
 from torchsan.tensors.undisturbed import undisturbed
 
-__all__ = ["describe", "kind_of"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -9,8 +9,6 @@ from torchsan.errors import UsageError
 from torchsan.tensors.elements import elements, unreadable
 from torchsan.tensors.undisturbed import undisturbed
 
-__all__ = ["digest"]
-
 
 @undisturbed
 def digest(t: torch.Tensor) -> str:

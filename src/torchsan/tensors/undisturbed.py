@@ -11,8 +11,6 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.overrides import has_torch_function
 
-__all__ = ["undisturbed"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

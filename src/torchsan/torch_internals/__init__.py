@@ -3,6 +3,8 @@
 Importing it imports no torch: what a program does not use, it does not pay for.
 """
 
+from __future__ import annotations
+
 from torchsan.torch_internals.compiles import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.version import check_version
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchsan.torch_internals.compiles import LoweredGraph, lowered_graphs
-from torchsan.torch_internals.patching import Patches
+from torchsan.torch_internals.seams import Patches
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-__all__ = ["Rewrite", "build_package", "load_package"]
 
 Rewrite = Callable[[str, tuple[LoweredGraph, ...]], str]
 """From the text of a wrapper and the graphs that it computes to the text that is compiled instead."""

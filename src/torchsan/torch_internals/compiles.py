@@ -16,13 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from torchsan.records import Direction
-from torchsan.torch_internals.patching import Patches
+from torchsan.torch_internals.seams import Patches
 
 if TYPE_CHECKING:
     import torch.fx
     from torch._inductor.graph import GraphLowering
-
-__all__ = ["Buffer", "Compile", "LoweredGraph", "lowered_graphs", "observe_compiles"]
 
 log = logging.getLogger(__name__)
 

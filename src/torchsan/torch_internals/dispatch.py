@@ -11,9 +11,21 @@ from typing import Any
 import torch
 from torch._C import _len_torch_dispatch_stack
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # for those who derive from it
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-__all__ = ["OperatorMode", "hide_from_dynamo", "pop_mode", "push_mode", "storage_pattern"]
+
+def flatten(tree: Any) -> list[Any]:
+    """The leaves, in order."""
+    return list(_pytree.tree_leaves(tree))
+
+
+def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an exported program from their leaves, as it was exported with."""
+    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs)
+
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an operator that was called with these arguments, and returns its result."""

@@ -12,9 +12,7 @@ from typing import Any
 
 from torchsan.torch_internals.dispatch import hide_from_dynamo
 from torchsan.torch_internals.operators import loaded_overloads
-from torchsan.torch_internals.patching import Patches
-
-__all__ = ["observe_functionalize", "plainly"]
+from torchsan.torch_internals.seams import Patches
 
 Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 """Given an overload, its arguments without their wrappers and how to run it, runs it and returns its result."""

@@ -1,8 +1,10 @@
-"""Inductor called by itself, as the backend that it is."""
+"""What the user changed in Inductor's configuration, as far as it can be written down and set again safely."""
 
 from __future__ import annotations
 
 import functools
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch.fx
 
-__all__ = ["compile_with_inductor", "inductor_config"]
+# What names files, programs, caches or services: it would do something other than compile differently.
+_REFUSED = re.compile(
+    r"(^|[._])(log|dir|path|file)|cache|remote|trace|debug|cxx|worker|thread|subprocess|package|autotun|profil"
+)
+_TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
+
+
+def changed_config() -> dict[str, Any]:
+    """The settings that are not at their default, on this thread, by name: truth values, numbers and known texts."""
+    module: Any = sys.modules.get("torch._inductor.config")
+    if module is None:
+        return {}
+    found = {}
+    for name in module._config:
+        if not module._is_default(name):
+            value: Any = module
+            for part in name.split("."):
+                value = getattr(value, part)
+            if is_settable(name, value) and value != module._config[name].default:
+                found[name] = value
+    return found
+
+
+def is_settable(name: str, value: Any) -> bool:
+    """Whether setting this can only change what is generated, whoever says so."""
+    if not re.fullmatch(r"[a-z_]\w*(\.[a-z_]\w*)?", name) or _REFUSED.search(name):
+        return False
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_TEXTS.fullmatch(name)))
 
 
 def inductor_config(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,3 +70,26 @@ def compile_with_inductor(
     )
     call: Callable[..., Any] = compiled
     return call
+
+
+IMPORT_COMPILER = "import torch, torch._dynamo, torch._inductor.compile_fx"
+"""For the text of a program that cannot import torchsan: what takes longest before its first compile."""
+
+
+def warm_compiler() -> None:
+    """Import Dynamo, AOTAutograd and Inductor, and compile a line, on this thread alone and leaving none behind.
+
+    A forked child hangs in the first parallel loop if its parent has run one.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            torch.compile(lambda x: (x + 1).sum())(torch.ones(8))
+    except Exception:  # noqa: BLE001  # no compiler here, or one that fails: the trials will say so
+        return
+    finally:
+        torch._dynamo.reset()
+        torch.set_num_threads(threads)

@@ -5,21 +5,41 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "decomposition",
-    "draws_random_numbers",
-    "is_composite",
-    "is_higher_order",
-    "is_own",
-    "load_inductor_operators",
-    "loaded_overloads",
-    "outside_modes",
-    "overloads_named",
-    "registered_names",
-    "undisturbed",
-]
+if TYPE_CHECKING:
+    import torch
+
+
+def keep_in_order(operator: str) -> None:
+    """Tell the compiler that the operator, named `namespace::name`, has an effect, in the order of its calls."""
+    import torch
+    from torch._library.effects import EffectType
+
+    torch.library._register_effectful_op(operator, EffectType.ORDERED)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tells the tensor's storage from every other one that is alive, or that a StorageRef refers to."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class StorageRef:
+    """Refers to a tensor's storage and does not keep its memory. No other storage gets its key while this exists."""
+
+    __slots__ = ("_ref", "key")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        storage = tensor.untyped_storage()
+        self.key = int(storage._cdata)
+        self._ref = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch leaves it without types
+
+    @property
+    def dead(self) -> bool:
+        """Whether nothing holds the storage any more, in Python or in C++."""
+        return bool(self._ref.expired())  # type: ignore[no-untyped-call]  # torch leaves it without types
 
 
 def is_higher_order(target: Any) -> bool:

@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Stage
-from torchsan.torch_internals.patching import Patches
+from torchsan.torch_internals.seams import Patches
 
 if TYPE_CHECKING:
     import torch.fx
 
-    from torchsan.torch_internals.ladders import Ladder
+    from torchsan.torch_internals.compile_stages import CompileStages
     from torchsan.torch_internals.snapshots import Trail
-
-__all__ = ["Following", "watch_passes"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ class Following(threading.local):
     """What is being compiled on this thread: the ladder, the trail that passes add to, and the pass that runs."""
 
     def __init__(self) -> None:
-        self.ladder: Ladder | None = None
+        self.ladder: CompileStages | None = None
         self._trail: Trail | None = None
         self._stage: Stage | None = None
         self._module: torch.fx.GraphModule | None = None
@@ -43,7 +41,7 @@ class Following(threading.local):
         self.patterns: list[str] = []
 
     @contextmanager
-    def compiling(self, ladder: Ladder) -> Iterator[None]:
+    def compiling(self, ladder: CompileStages) -> Iterator[None]:
         """Let what is compiled belong to `ladder`; passes that run now are on Dynamo's graph."""
         before = self.ladder, self._trail
         self.ladder, self._trail = ladder, ladder.dynamo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from torchsan.records import Stage
 
 if TYPE_CHECKING:
     import torch.fx
-
-__all__ = ["Snapshot", "Trail", "copy_graph"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,3 +103,13 @@ def _fingerprint(module: torch.fx.GraphModule) -> int:
         if isinstance(child, torch.fx.GraphModule):
             lines.append(f"{name}:{_fingerprint(child)}")
     return hash("\n".join(lines))
+
+
+def trace_operators(function: Callable[..., Any], args: list[Any]) -> torch.fx.GraphModule:
+    """Run the function on these arguments and return the operators that it called, before autograd takes them apart.
+
+    Mutations stay as they are; the arguments are changed as the function changes them.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)(*args)

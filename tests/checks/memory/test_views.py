@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsan.checks.memory.views import is_whole
+from torchsan.checks.memory.plan import is_whole
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from tests.planted.operators import operator
-from torchsan.checks.metadata import decompositions
-from torchsan.checks.metadata.decompositions import check_decomposition
-from torchsan.checks.metadata.operator import check_operator
-from torchsan.checks.metadata.samples import generated_samples
+from torchsan.checks.metadata import operator as decompositions
+from torchsan.checks.metadata.operator import check_decomposition, check_operator, generated_samples
 
 
 def differences(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> list[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchsan.checks.stages.inputs import Inputs, fingerprint, maybe_mutated
+from torchsan.reference.inputs import Inputs, fingerprint, maybe_mutated
 
 
 def test_inputs_that_overlap_have_copies_that_overlap() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchsan.checks.values import philox
+from torchsan.reference import random as philox
 
 
 def test_the_same_numbers_as_compiled_code() -> None:

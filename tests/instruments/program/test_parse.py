@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from torchsan.instruments.program import Function, Launch, Program, parse
-from torchsan.instruments.program.model import Alias, Allocate, Bind, Call, Free, Opaque, Return
-from torchsan.instruments.program.schemas import mutated_arguments
 from torchsan.records import KernelKind
+from torchsan.torch_internals.wrapper import Function, Launch, Program, parse
+from torchsan.torch_internals.wrapper.kernels import mutated_arguments
+from torchsan.torch_internals.wrapper.model import Alias, Allocate, Bind, Call, Free, Opaque, Return
 
 DATA = Path(__file__).parent / "data"
 CPU = sorted(p.name.removesuffix(".wrapper") for p in DATA.glob("cpu_*.wrapper"))

@@ -16,8 +16,8 @@ from torchsan.report.html.bounds import Cutter, cut
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.model import Model, build
 from torchsan.report.html.page import render_model
-from torchsan.report.html.program import blamed_launch
-from torchsan.report.html.wrapper import read_wrapper
+from torchsan.report.html.parts import blamed_launch
+from torchsan.torch_internals.wrapper.outline import read_wrapper
 
 OLD = Path(__file__).parents[2] / "data" / "recording-schema-1"
 

@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import xxhash
 
-from torchsan.checks.memory.content import Content, read_content
-from torchsan.checks.memory.ledger import Block, Ledger, Origin
+from torchsan.checks.memory.guards import span_bytes
 from torchsan.checks.memory.plan import MemoryPlan, Name
-from torchsan.instruments.observer import Values
-from torchsan.instruments.program import Alias, Launch
+from torchsan.checks.memory.storages import Block, Origin, StorageTable
 from torchsan.records import Kind, Severity
+from torchsan.torch_internals.operators import StorageRef
+from torchsan.torch_internals.wrapper import Alias, Launch
+from torchsan.watch.observer import Values
 
-__all__ = ["Contents"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a variable held when it was last looked at. `pointer` is None where its elements do not lie together.
+
+    `since` and `seen` count launches: when it was written, and when it last was as it should be.
+    """
+
+    digest: int
+    storage: StorageRef
+    pointer: int | None
+    nbytes: int
+    since: int
+    seen: int
+
+    def still(self) -> bool:
+        """Whether the memory holds the same; only for elements that lie together in a storage that lives."""
+        return self.pointer is None or self.storage.dead or _hash(self.pointer, self.nbytes) == self.digest
+
+
+def read_content(tensor: torch.Tensor, storage: StorageRef, since: int, seen: int) -> Content | None:
+    """Look at a tensor; None for one that is not plain memory of this machine."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() == 0:
+        return None
+    nbytes = tensor.numel() * tensor.element_size()
+    together = span_bytes(tensor) == nbytes
+    memory = tensor if together else tensor.contiguous()
+    return Content(
+        digest=_hash(memory.data_ptr(), nbytes),
+        storage=storage,
+        pointer=memory.data_ptr() if together else None,
+        nbytes=nbytes,
+        since=since,
+        seen=seen,
+    )
+
+
+def _hash(pointer: int, nbytes: int) -> int:
+    return xxhash.xxh3_64_intdigest((ctypes.c_char * nbytes).from_address(pointer))
+
 
 _WATCHED_ALWAYS = 1 << 20
 """While no more bytes than this are followed, all of them are looked at after every launch."""
@@ -24,7 +67,7 @@ _WATCHED_ALWAYS = 1 << 20
 class Contents:
     """Follows one call. The contents of graph inputs are not followed: others may write them at any time."""
 
-    def __init__(self, ledger: Ledger, plan: MemoryPlan, report: Callable[..., bool]) -> None:
+    def __init__(self, ledger: StorageTable, plan: MemoryPlan, report: Callable[..., bool]) -> None:
         self._ledger = ledger
         self._plan = plan
         self._report = report

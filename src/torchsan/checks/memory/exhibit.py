@@ -9,13 +9,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibit_graph import GraphCut
 from torchsan.checks.exhibits import Keep
-from torchsan.instruments.observer import CompiledProgram, Values
+from torchsan.graphs.cut import GraphCut
 from torchsan.records import Exhibit, Finding
-from torchsan.torch_internals.symbols import bind_symbols, symbol_value
-
-__all__ = ["CallInputs", "exhibit_of_call"]
+from torchsan.torch_internals.fakes import bind_symbols, symbol_value
+from torchsan.watch.observer import CompiledProgram, Values
 
 
 class CallInputs:

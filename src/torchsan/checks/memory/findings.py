@@ -9,15 +9,13 @@ from typing import Any
 from torchsan.checks.exhibits import Exhibits
 from torchsan.checks.memory.exhibit import CallInputs, exhibit_of_call
 from torchsan.checks.memory.guards import Damage
-from torchsan.checks.memory.ledger import Block
 from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.checks.memory.storages import Block
 from torchsan.errors import FindingsError
-from torchsan.instruments.observer import CompiledProgram
-from torchsan.instruments.program import Launch
 from torchsan.recording import Writer
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
-
-__all__ = ["Reporter"]
+from torchsan.torch_internals.wrapper import Launch
+from torchsan.watch.observer import CompiledProgram
 
 
 class Reporter:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Damage", "Guard", "GuardRegistry", "copied", "guarded", "span_bytes"]
-
 _SMALL, _LARGE = 1024, 4096
 """Bytes of a zone: several rows of vectors, and a page for buffers where a stray store may land further away."""
 _BIG = 1 << 16

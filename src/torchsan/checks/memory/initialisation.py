@@ -11,18 +11,23 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.memory.gaps import check_gaps, gap_positions, with_gaps
 from torchsan.checks.memory.guards import copied, span_bytes
-from torchsan.checks.memory.ledger import Block, Ledger, Origin, tensors_in
-from torchsan.checks.memory.plan import MemoryPlan
-from torchsan.checks.memory.poison import block_bits, lay, leave_other, telling, unwritten
-from torchsan.checks.memory.repeat import Repeat
-from torchsan.checks.memory.views import is_whole
-from torchsan.instruments.observer import Values
-from torchsan.instruments.program import Launch
+from torchsan.checks.memory.plan import MemoryPlan, is_whole
+from torchsan.checks.memory.poison import (
+    Repeat,
+    block_bits,
+    check_gaps,
+    gap_positions,
+    lay,
+    leave_other,
+    telling,
+    unwritten,
+    with_gaps,
+)
+from torchsan.checks.memory.storages import Block, Origin, StorageTable, tensors_in
 from torchsan.records import KernelKind, Kind, Severity
-
-__all__ = ["Initialisation"]
+from torchsan.torch_internals.wrapper import Launch
+from torchsan.watch.observer import Values
 
 Report = Callable[..., bool]
 
@@ -30,7 +35,7 @@ Report = Callable[..., bool]
 class Initialisation:
     """Follows one call. `report(kind, severity, message, buffer=…, launch=…, evidence=…)` takes what it finds."""
 
-    def __init__(self, ledger: Ledger, plan: MemoryPlan, report: Report) -> None:
+    def __init__(self, ledger: StorageTable, plan: MemoryPlan, report: Report) -> None:
         self._ledger = ledger
         self._plan = plan
         self._report = report

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchsan.instruments.observer import CompiledProgram
-from torchsan.instruments.program.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
-from torchsan.instruments.provenance import source_lines
 from torchsan.records import KernelRecord, SourceLine
 from torchsan.torch_internals import LoweredGraph
+from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
+from torchsan.watch.observer import CompiledProgram
+from torchsan.watch.provenance import source_lines
 
-__all__ = ["MemoryPlan", "plan"]
+
+def is_whole(text: str, name: str, numel: int) -> bool:
+    """Whether an argument is all of `name`, a variable of `numel` elements: itself, or reinterpreted with no gaps.
+
+    A view whose sizes are not plain numbers is not known to be.
+    """
+    if text == name:
+        return True
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    match call:
+        case ast.Call(func=ast.Name(id="reinterpret_tensor"), args=[ast.Name(id=base), *rest]) if base == name:
+            try:
+                size, strides, offset = (ast.literal_eval(node) for node in rest)
+            except ValueError:
+                return False
+        case _:
+            return False
+    span = 1 + sum((s - 1) * d for s, d in zip(size, strides, strict=True))
+    return bool(offset == 0 and math.prod(size) == numel == span)
+
 
 _EMPTY = ("empty", "new_empty")
 _TAKES_MEMORY = ("set_", "resize_", "resize_storage_bytes_")

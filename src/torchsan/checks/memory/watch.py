@@ -10,20 +10,17 @@ import torch
 
 from torchsan.checks.memory.contents import Contents
 from torchsan.checks.memory.exhibit import CallInputs
-from torchsan.checks.memory.figures import Figures
 from torchsan.checks.memory.findings import Reporter
 from torchsan.checks.memory.guards import GuardRegistry, guarded
 from torchsan.checks.memory.initialisation import Initialisation
-from torchsan.checks.memory.ledger import Ledger, Origin
 from torchsan.checks.memory.lifetimes import Lifetimes
 from torchsan.checks.memory.plan import MemoryPlan
+from torchsan.checks.memory.storages import Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
-from torchsan.instruments.observer import CallWatch, CompiledProgram, Values
-from torchsan.instruments.program import Alias, Allocate, Free, Launch, Return
 from torchsan.recording import Writer
 from torchsan.torch_internals.operators import undisturbed
-
-__all__ = ["MemoryWatch"]
+from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
+from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 
 class MemoryWatch(CallWatch):
@@ -44,7 +41,7 @@ class MemoryWatch(CallWatch):
         self._plan = plan
         self._call = call
         self._registry = registry
-        self._ledger = Ledger()
+        self._ledger = StorageTable()
         self._figures = Figures(plan)
         # No method of this object: it would be a cycle, and what a call leaves would wait for the garbage collector.
         self._given = CallInputs(program)

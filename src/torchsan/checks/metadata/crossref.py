@@ -5,22 +5,20 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
-from torchsan.checks.metadata import MetadataCheck
+from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.errors import FindingsError, SessionError
-from torchsan.instruments.compiled import observe_programs
-from torchsan.instruments.operators import observe_operators
-from torchsan.recording import Memory
+from torchsan.recording import InMemoryRecorder
 from torchsan.records import Coverage, Finding, Severity
 from torchsan.torch_internals import check_version
-
-__all__ = ["CrossReference", "crossref"]
+from torchsan.watch.compiled import observe_programs
+from torchsan.watch.operators import observe_operators
 
 
 class CrossReference:
     """Watches the operators of this process while it is entered; what it found stays on the object."""
 
     def __init__(self, *, fail_fast: bool, calls: int | None) -> None:
-        self._memory = Memory()
+        self._memory = InMemoryRecorder()
         self._check: MetadataCheck | None = MetadataCheck(self._memory, calls=calls, fail_fast=fail_fast)
         self._stack = ExitStack()
 

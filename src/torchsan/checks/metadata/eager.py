@@ -6,35 +6,114 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import ALL_FIELDS, Difference, compare_results
-from torchsan.checks.metadata.confirm import confirmed
-from torchsan.checks.metadata.exhibit import exhibit_of_call
-from torchsan.checks.metadata.judge import Memory, Mutation, alias_differences, aliases, mutations, photograph
-from torchsan.checks.metadata.ledger import Ledger, Report
-from torchsan.checks.metadata.place import place
-from torchsan.checks.metadata.policy import looked_at
-from torchsan.checks.metadata.render import render_call
+from torchsan.checks.metadata.exhibit import exhibit_of_call, render_call
+from torchsan.checks.metadata.findings import OperatorFindings, Report
+from torchsan.checks.metadata.judge import (
+    Memory,
+    Mutation,
+    alias_differences,
+    aliases,
+    bits,
+    inputs,
+    mutations,
+    photograph,
+)
 from torchsan.checks.metadata.reports import (
     alias_report,
+    looked_at,
     mismatch_report,
     mutation_report,
     unused_declaration_report,
 )
-from torchsan.instruments.operators import OperatorCall
-from torchsan.recording import Sink
-from torchsan.records import Stage
+from torchsan.recording import Recorder
+from torchsan.records import GraphRef, SourceLine, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
-from torchsan.torch_internals.operators import is_own
-
-__all__ = ["EagerJudge"]
+from torchsan.torch_internals.operators import is_own, undisturbed
+from torchsan.watch.operators import OperatorCall
+from torchsan.watch.provenance import caller
 
 log = logging.getLogger(__name__)
+
+_here = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a finding says of the place."""
+
+    stage: Stage = Stage.EAGER
+    graph: GraphRef | None = None
+    kernel: str | None = None
+    buffer: str | None = None
+    nodes: tuple[str, ...] = ()
+    source: tuple[SourceLine, ...] = field(default_factory=caller)
+
+    def where(self) -> dict[str, Any]:
+        """The place as the fields of a report, without its stage."""
+        return {
+            "graph": self.graph,
+            "kernel": self.kernel,
+            "buffer": self.buffer,
+            "nodes": self.nodes,
+            "source": self.source,
+        }
+
+
+def place() -> Place:
+    """The launch that is running on this thread, or eager code."""
+    return getattr(_here, "place", None) or Place()
+
+
+def enter_place(new: Place) -> None:
+    """From now on calls on this thread happen there."""
+    _here.place = new
+
+
+def leave_place() -> None:
+    """Calls on this thread happen in eager code again."""
+    _here.place = None
+
+
+def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Run the operator once more, on copies that only it can reach; True if it writes to those as well.
+
+    True without another run where no other thread runs, and where another run fails.
+    """
+    if threading.active_count() == 1:
+        return True
+    if not all(i.tensor.is_floating_point() for i in inputs(overload, args, kwargs) if not i.written):
+        return True  # Other integers may be no valid input.
+    return any(_writes(overload, args, kwargs, copy) for copy in (_copy, _other))
+
+
+def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
+    with undisturbed(), torch.random.fork_rng(devices=[]):
+        copies_args, copies_kwargs = pytree.tree_map_only(torch.Tensor, copy, (args, kwargs))
+        private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
+        before = [bits(i.tensor) for i in private]
+        try:
+            overload(*copies_args, **copies_kwargs)
+        except Exception:  # noqa: BLE001  # an operator that fails on a copy is beyond judging; the first run stands
+            return True
+        return before != [bits(i.tensor) for i in private]
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().clone(memory_format=torch.preserve_format)
+
+
+def _other(t: torch.Tensor) -> torch.Tensor:
+    """Other values: what was written once may not show when it is written again."""
+    return _copy(t).nan_to_num_().add_(1) if t.is_floating_point() else _copy(t)
+
 
 _LOOKS = 8
 """How many calls of an operator are looked at before a mutation that it declares is said never to happen."""
@@ -50,7 +129,7 @@ class _Before:
 class EagerJudge:
     """Judges calls that the operator instrument shows it. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, notes: Sink) -> None:
+    def __init__(self, ledger: OperatorFindings, notes: Recorder) -> None:
         self._ledger = ledger
         self._notes = notes
         self._declared: dict[tuple[Any, str], int] = {}

@@ -5,19 +5,95 @@ Nothing here runs the operator or knows where the call came from; it looks at te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import xxhash
 
-from torchsan.checks.metadata.bits import bits
-from torchsan.checks.metadata.compare import Difference
-from torchsan.checks.metadata.facts import Facts, facts, leaves
-from torchsan.checks.metadata.schema import Input, inputs, may_alias, return_sets
+from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves, tensors_in
 from torchsan.torch_internals.operators import undisturbed
 
-__all__ = ["Alias", "Memory", "Mutation", "alias_differences", "aliases", "mutations", "photograph"]
+_EMPTY = b""
+
+
+def bits(t: torch.Tensor) -> bytes:
+    """A digest of the elements of `t` as they lie in memory: another bit, another digest (NaN payloads, −0 too).
+
+    128 bits of XXH3, at memory speed; two states of one tensor get the same digest by accident once in 2¹²⁸.
+    """
+    t = t.detach()
+    if t.numel() == 0:
+        return _EMPTY
+    if t.is_conj():
+        t = t.conj()
+    if t.is_neg():
+        t = torch._neg_view(t)
+    if not t.is_contiguous() or t.device.type != "cpu":
+        # A copy of the elements as raw words, so that none is rounded or normalised on the way.
+        t = t.view(_WORDS.get(t.element_size(), t.dtype)).contiguous().cpu()
+    length = t.numel() * t.element_size()
+    return xxhash.xxh3_128_digest((ctypes.c_char * length).from_address(t.data_ptr()))
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_ANYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One tensor among the arguments. `name` is the argument's, with a position in it if that is a list.
+
+    `sets` are the names by which the schema says what it may share memory with.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    written: bool
+    sets: frozenset[str]
+
+
+def inputs(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Input]:
+    """The tensors among the arguments, in the order in which a tree walk meets them."""
+    arguments = list(overload._schema.arguments)
+    by_name = {a.name: a for a in arguments}
+    given = [(arguments[i], v) for i, v in enumerate(args) if i < len(arguments)]
+    given += [(by_name[k], v) for k, v in kwargs.items() if k in by_name]
+    for argument, value in given:
+        info = argument.alias_info
+        for i, tensor in enumerate(tensors_in(value)):
+            yield Input(
+                name=argument.name if isinstance(value, torch.Tensor) else f"{argument.name}[{i}]",
+                tensor=tensor,
+                written=info is not None and info.is_write,
+                sets=_sets(info),
+            )
+
+
+def return_sets(overload: Any, path: str) -> frozenset[str]:
+    """What the result at `path` (as `leaves` names it) may share memory with."""
+    returns = overload._schema.returns
+    if not returns:
+        return frozenset()
+    position = 0
+    if len(returns) > 1 and path:
+        position = int(path[1 : path.index("]")])
+    return _sets(returns[position].alias_info) if position < len(returns) else frozenset()
+
+
+def may_alias(one: frozenset[str], other: frozenset[str]) -> bool:
+    """Whether the schema lets two tensors share memory. A set `*` may be anything."""
+    return bool(one & other) or (_ANYTHING in one and bool(other)) or (_ANYTHING in other and bool(one))
+
+
+def _sets(info: Any) -> frozenset[str]:
+    if info is None:
+        return frozenset()
+    # A list of tensors has its names on its elements, where Python cannot see them: it may be any of them.
+    return frozenset(s.rpartition("::")[2] for s in {*info.before_set, *info.after_set}) or frozenset({_ANYTHING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,30 +15,43 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
-from torchsan.checks.metadata.compare import compare_results
-from torchsan.checks.metadata.copies import private_copy
-from torchsan.checks.metadata.eager import EagerJudge
-from torchsan.checks.metadata.facts import tensors_in
-from torchsan.checks.metadata.ledger import Ledger
-from torchsan.checks.metadata.place import Place, enter_place, leave_place
-from torchsan.checks.metadata.policy import BELIEVED
-from torchsan.checks.metadata.render import render_call
-from torchsan.checks.metadata.reports import mismatch_report
-from torchsan.checks.metadata.schema import inputs as tensor_arguments
+from torchsan.checks.metadata.compare import compare_results, tensors_in
+from torchsan.checks.metadata.eager import EagerJudge, Place, enter_place, leave_place
+from torchsan.checks.metadata.exhibit import render_call
+from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.judge import inputs as tensor_arguments
+from torchsan.checks.metadata.reports import BELIEVED, mismatch_report
 from torchsan.errors import FindingsError
-from torchsan.instruments.observer import CompiledProgram
-from torchsan.instruments.operators import OperatorCall
-from torchsan.instruments.provenance import source_lines
-from torchsan.recording import Sink
+from torchsan.recording import Recorder
 from torchsan.records import Kind, Stage
-from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order, is_own, undisturbed
-from torchsan.torch_internals.storages import storage_key
-from torchsan.torch_internals.symbols import symbol_value
-
-__all__ = ["NodeWalk"]
+from torchsan.torch_internals.fakes import symbol_value
+from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order, is_own, storage_key, undisturbed
+from torchsan.watch.observer import CompiledProgram
+from torchsan.watch.operators import OperatorCall
+from torchsan.watch.provenance import source_lines
 
 log = logging.getLogger(__name__)
+
+
+def private_copy(arguments: Any) -> Any:
+    """The same arguments, each tensor among them with its elements, strides and offset in a storage of its own."""
+    return pytree.tree_map_only(torch.Tensor, _copy, arguments)
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    if t.layout is not torch.strided:
+        return t.detach().clone().requires_grad_(t.requires_grad)
+    length = t.untyped_storage().nbytes() // t.element_size()
+    base = torch.empty_strided((length,), (1,), dtype=t.dtype, device=t.device)
+    twin = base.as_strided(t.shape, t.stride(), t.storage_offset())
+    if torch._debug_has_internal_overlap(t):  # Elements that share memory cannot be written each by itself.
+        base.copy_(t.detach().as_strided((length,), (1,), 0))
+    else:
+        twin.copy_(t.detach())
+    return twin.detach().requires_grad_(t.requires_grad)
+
 
 _COMPUTE = frozenset({"aten", "prims", "mkldnn", "mkl", "onednn", "quantized", "quantized_decomposed"})
 """The namespaces of PyTorch's own whose operators only compute; others communicate, profile or manage memory."""
@@ -62,8 +75,8 @@ class NodeWalk:
 
     def __init__(
         self,
-        ledger: Ledger,
-        sink: Sink,
+        ledger: OperatorFindings,
+        sink: Recorder,
         judge: EagerJudge,
         program: CompiledProgram,
         function: str,

@@ -3,24 +3,144 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torchsan.checks.metadata.copies import private_copy
+from torchsan.checks.metadata.compare import Difference, compare_results, leaves
 from torchsan.checks.metadata.crossref import crossref
-from torchsan.checks.metadata.decompositions import check_decomposition
-from torchsan.checks.metadata.ledger import Ledger
-from torchsan.checks.metadata.render import render_call
+from torchsan.checks.metadata.exhibit import render_call
+from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.nodes import private_copy
 from torchsan.checks.metadata.reports import mismatch_report
-from torchsan.checks.metadata.samples import Sample, generated_samples
-from torchsan.recording import Memory
+from torchsan.recording import InMemoryRecorder
 from torchsan.records import Finding, Severity, Stage
+from torchsan.torch_internals.fakes import CannotFakeError, run_fake
+from torchsan.torch_internals.operators import decomposition, undisturbed
 
-__all__ = ["Result", "check_operator"]
+Sample = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the named arguments of one call."""
+
+_TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "a matrix": lambda: _filled(4, 6),
+    "a square": lambda: _filled(4, 4),
+    "transposed": lambda: _filled(6, 4).t(),
+    "a slice, with an offset": lambda: _filled(6, 8)[1:5, 2:8],
+    "a vector": lambda: _filled(5),
+    "four dimensions": lambda: _filled(2, 3, 4, 4),
+    "channels last": lambda: _filled(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "one element": lambda: _filled(1, 1),
+    "no elements": lambda: _filled(0, 3),
+    "a scalar": lambda: _filled().reshape(()),
+    "with a gradient": lambda: _filled(4, 6).requires_grad_(),
+    "bfloat16": lambda: _filled(4, 6).to(torch.bfloat16),
+    "float64": lambda: _filled(4, 6).double(),
+    "int64": lambda: torch.arange(24).reshape(4, 6) % 4,
+    "bool": lambda: (torch.arange(24).reshape(4, 6) % 2).bool(),
+    "complex64": lambda: torch.complex(_filled(4, 6), _filled(4, 6)),
+}
+
+
+def _filled(*size: int) -> torch.Tensor:
+    count = max(1, int(torch.tensor(size).prod())) if 0 not in size else 0
+    return (torch.arange(count, dtype=torch.float32) / 7 - 1.3).reshape(size)
+
+
+def generated_samples(overload: Any) -> Iterator[tuple[str, Sample]]:
+    """Name and arguments of calls to try; which of them the operator takes, it says itself.
+
+    All tensors of a call are alike. What has a default keeps it. Nothing is yielded for an argument that cannot be
+    made up, such as an object.
+    """
+    for name, make in _TENSORS.items():
+        try:
+            values = [(a, _value(a, make)) for a in overload._schema.arguments if not a.has_default_value()]
+        except ValueError:
+            return
+        args = tuple(v for a, v in values if not a.kwarg_only)
+        yield name, (args, {a.name: v for a, v in values if a.kwarg_only})
+        if not any("Tensor" in str(a.type) for a, _ in values):
+            return
+
+
+def _value(argument: Any, make: Callable[[], torch.Tensor]) -> Any:
+    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+    simple: dict[str, Any] = {
+        "int": 1,
+        "SymInt": 1,
+        "float": 0.5,
+        "bool": True,
+        "str": "",
+        "number": 2,
+        "Scalar": 2,
+        "Device": torch.device("cpu"),
+        "ScalarType": torch.float32,
+        "Layout": torch.strided,
+    }
+    if kind == "Tensor":
+        return make()
+    if kind in simple:
+        return simple[kind]
+    if kind.startswith(("List[Tensor", "List[Optional[Tensor")):
+        return [make(), make()]
+    if kind.startswith("List["):
+        return [simple[kind[5:].rstrip("]")]] * 2 if kind[5:].rstrip("]") in simple else []
+    raise ValueError(f"no value for {argument.type}")
+
+
+_FIELDS = frozenset({"size", "dtype", "stride", "layout"})
+_WIDER = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
+_WIDER_COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
+
+
+def check_decomposition(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference] | None:
+    """Return where the decomposition differs; None if there is none, or it cannot be compared for these arguments."""
+    function = decomposition(overload)
+    if function is None or overload._schema.is_mutable:
+        return None
+    with undisturbed(), torch.random.fork_rng(devices=[]):
+        try:
+            expected = overload(*args, **kwargs)
+            found = compare_results(expected, run_fake(overload, args, kwargs, instead=function).result, fields=_FIELDS)
+            if found or _random(overload):
+                return found
+            return _values(overload, function, args, kwargs)
+        except (CannotFakeError, RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
+            return None
+
+
+def _random(overload: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in overload.tags or "empty" in str(overload)
+
+
+def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference]:
+    exact_args, exact_kwargs = pytree.tree_map_only(torch.Tensor, _exact, (args, kwargs))
+    expected = overload(*exact_args, **exact_kwargs)
+    actual = function(*exact_args, **exact_kwargs)
+    if actual is NotImplemented:
+        return []
+    found = []
+    for one, other in zip(leaves(expected), leaves(actual), strict=True):
+        if not isinstance(one.value, torch.Tensor) or not isinstance(other.value, torch.Tensor):
+            continue
+        a, b = one.value, other.value
+        if a.shape == b.shape and not torch.allclose(_double(a), _double(b), rtol=1e-7, atol=1e-9, equal_nan=True):
+            worst = int((_double(a) - _double(b)).abs().nan_to_num(torch.inf).argmax())
+            sides = (str(t.flatten()[worst].item()) for t in (a, b))
+            found.append(Difference(what=f"output{one.path}", field="value", real=next(sides), believed=next(sides)))
+    return found
+
+
+def _exact(t: torch.Tensor) -> torch.Tensor:
+    wider = _WIDER.get(t.dtype) or _WIDER_COMPLEX.get(t.dtype)
+    return t.detach().to(wider) if wider is not None else t.detach()
+
+
+def _double(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +256,9 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             continue
         outcome = "ok" if outcome == "none" else outcome
         if found:
-            memory = Memory()
+            memory = InMemoryRecorder()
             call = render_call(overload, args, kwargs)
-            Ledger(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
+            OperatorFindings(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
             findings += memory.findings
             return str(memory.findings[0].kind)
     return outcome

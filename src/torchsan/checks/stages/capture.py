@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.arithmetic import Computing, widened
 from torchsan.checks.stages.compare import Difference, Noise, same, structural, wrong
-from torchsan.checks.stages.evidence import values_of
-from torchsan.checks.stages.execute import Circumstances, Results
-from torchsan.checks.values.replay import Arithmetic
+from torchsan.checks.stages.findings import values_of
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
-from torchsan.tensors.judge import Outcome
-from torchsan.torch_internals.trees import flatten
-
-__all__ = ["Eager"]
+from torchsan.reference.arithmetic import Computing, widened
+from torchsan.reference.execute import Circumstances, Results
+from torchsan.reference.judge import Outcome
+from torchsan.reference.replay import Arithmetic
+from torchsan.torch_internals.dispatch import flatten
 
 
 class Eager:

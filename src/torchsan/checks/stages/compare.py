@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.execute import Results
 from torchsan.records import Kind
-from torchsan.tensors.judge import Judgement, Outcome, agrees, judge
-
-__all__ = ["Difference", "Noise", "as_near", "is_far", "same", "structural", "suspects", "wrong"]
+from torchsan.reference.execute import Results
+from torchsan.reference.judge import Judgement, Outcome, agrees, judge
 
 _FEW, _MANY = 3, 16
 """How many nudged runs at first, and how many before something is called wrong."""

@@ -8,15 +8,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibit_graph import GraphCut, Unrepresentable, given_tensor
 from torchsan.checks.exhibits import Keep
 from torchsan.checks.stages.localise import Search
-from torchsan.checks.stages.rungs import top_rung
+from torchsan.checks.stages.stage_graphs import first_stage_graph
+from torchsan.graphs.cut import GraphCut, Unrepresentable, given_tensor
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.torch_internals.ladders import Ladder
-from torchsan.torch_internals.tracing import trace_operators
-
-__all__ = ["exhibit_of_call", "look_at"]
+from torchsan.torch_internals.compile_stages import CompileStages
+from torchsan.torch_internals.snapshots import trace_operators
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -55,7 +53,7 @@ def _shared(args: Sequence[Any]) -> dict[int, int]:
 
 
 def exhibit_of_call(
-    ladder: Ladder,
+    ladder: CompileStages,
     search: Search,
     earlier: tuple[Given, ...] | None,
     finding: Finding,
@@ -68,7 +66,7 @@ def exhibit_of_call(
     with search.circumstances.restored(), torch.no_grad():
         given, leaves = search.inputs.copies(wide=False)
         inputs = _inputs(given, leaves, keep)
-        with top_rung(ladder).opened() as run:
+        with first_stage_graph(ladder).opened() as run:
             module = trace_operators(lambda *args: run(list(args)), _detached(given))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]

@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.execute import Circumstances, Results, differentiable, execute
-from torchsan.checks.stages.inputs import Inputs
 from torchsan.checks.stages.localise import Search
 from torchsan.errors import FindingsError
-from torchsan.torch_internals.ladders import Ladder, backward_is_traced
-
-__all__ = ["Backward"]
+from torchsan.reference.execute import Circumstances, Results, differentiable, execute
+from torchsan.reference.inputs import Inputs
+from torchsan.torch_internals.compile_stages import CompileStages, backward_is_traced
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ class Backward:
 
     def follow(
         self,
-        ladder: Ladder,
+        ladder: CompileStages,
         inputs: Inputs,
         names: list[str],
         circumstances: Circumstances,

@@ -5,24 +5,49 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.stages.arithmetic import Unsupported
 from torchsan.checks.stages.compare import Difference, Noise, structural, suspects, wrong
-from torchsan.checks.stages.execute import Circumstances, Results, execute
-from torchsan.checks.stages.inputs import Inputs
-from torchsan.checks.stages.narrow import Signatures, first_apart
-from torchsan.checks.stages.rungs import Rung, graph_rungs, top_rung
-from torchsan.checks.values.replay import Arithmetic
+from torchsan.checks.stages.stage_graphs import StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
-from torchsan.tensors.judge import Outcome
-from torchsan.torch_internals.ladders import Ladder
-
-__all__ = ["Culprit", "Search"]
+from torchsan.reference.arithmetic import Unsupported
+from torchsan.reference.execute import Circumstances, Results, execute
+from torchsan.reference.inputs import Inputs
+from torchsan.reference.judge import Outcome
+from torchsan.reference.replay import Arithmetic
+from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
+
+
+class Signatures:
+    """What each node of a graph computed, in three numbers. Taken as it runs, because values may be overwritten."""
+
+    def __init__(self) -> None:
+        self.of: dict[torch.fx.Node, tuple[float, float, float]] = {}
+
+    def __call__(self, node: torch.fx.Node, value: Any) -> None:
+        """Note the value of a node; anything but a tensor is left out."""
+        if node.op.startswith("call_") and isinstance(value, torch.Tensor) and value.numel():
+            wide = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+            self.of[node] = (float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum())))
+
+
+def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
+    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none."""
+    for node, signature in upper.of.items():
+        if not any(_alike(signature, other) for other in lower.of.values()):
+            trace = node.meta.get("stack_trace")
+            return [n for n in lower.of if n.meta.get("stack_trace") == trace]
+    return []
+
+
+def _alike(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
+
 
 _Key = tuple[int, Arithmetic | None, int, bool]
 
@@ -31,7 +56,7 @@ _Key = tuple[int, Arithmetic | None, int, bool]
 class Culprit:
     """The first rung that differs from the program, and in what."""
 
-    rung: Rung
+    rung: StageGraph
     differences: tuple[Difference, ...]
     arithmetic: Arithmetic
 
@@ -41,7 +66,7 @@ class Search:
 
     def __init__(
         self,
-        ladder: Ladder,
+        ladder: CompileStages,
         inputs: Inputs,
         names: list[str],
         circumstances: Circumstances,
@@ -53,8 +78,8 @@ class Search:
         self._circumstances = circumstances
         self._cotangents = cotangents
         self._skipped = skipped
-        self._top = top_rung(ladder)
-        self._rungs = graph_rungs(ladder, backward=cotangents is not None)
+        self._top = first_stage_graph(ladder)
+        self._rungs = later_stage_graphs(ladder, backward=cotangents is not None)
         self._runs: dict[_Key, Results] = {}
         self._failed: dict[_Key, Exception] = {}
 
@@ -115,13 +140,13 @@ class Search:
                 self._execute(rung, culprit.arithmetic, seen=seen)
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
-        return first_apart(upper, lower)
+        return first_divergence(upper, lower)
 
     def exact(self) -> Results | None:
         """Dynamo's graph in float64, if it can be run so."""
         return self._run(self._top, Arithmetic.EXACT) if self._arithmetic() is Arithmetic.EXACT else None
 
-    def noise(self, rung: Rung | None = None, *, own_random: bool = False) -> Noise:
+    def noise(self, rung: StageGraph | None = None, *, own_random: bool = False) -> Noise:
         """What rounding can do to the results of a rung, Dynamo's graph if it is None."""
         of = rung or self._top
         exact = self._run(of, Arithmetic.EXACT) if self._arithmetic() is Arithmetic.EXACT else None
@@ -131,7 +156,7 @@ class Search:
 
         return Noise(eager=self._run(of, None if own_random else Arithmetic.EAGER), exact=exact, nudged=nudged)
 
-    def _first(self, top: Rung, rungs: list[Rung], arithmetic: Arithmetic) -> Culprit | None:
+    def _first(self, top: StageGraph, rungs: list[StageGraph], arithmetic: Arithmetic) -> Culprit | None:
         for rung in rungs:
             if self._try(rung, arithmetic) is None:
                 continue
@@ -140,7 +165,7 @@ class Search:
                 return Culprit(rung=rung, differences=tuple(differences), arithmetic=arithmetic)
         return None
 
-    def _differences(self, top: Rung, rung: Rung, arithmetic: Arithmetic) -> list[Difference]:
+    def _differences(self, top: StageGraph, rung: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
         expected, actual = self._run(top, arithmetic), self._run(rung, arithmetic)
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
         if arithmetic is Arithmetic.EXACT and not found:
@@ -151,7 +176,7 @@ class Search:
         # In float64 there is no rounding to speak of: what lies outside the program's own is a difference in meaning.
         return found + [d for d in judged if arithmetic is Arithmetic.EXACT or _settled(d)]
 
-    def _inconclusive(self, top: Rung, rung: Rung, arithmetic: Arithmetic) -> bool:
+    def _inconclusive(self, top: StageGraph, rung: StageGraph, arithmetic: Arithmetic) -> bool:
         """Whether the two differ only in which random number goes where: with loaded dice they are the same.
 
         From the partition on the numbers are where they are, and drawing them twice is a fault.
@@ -170,7 +195,7 @@ class Search:
         """Float64 where the program has a meaning in it."""
         return Arithmetic.EXACT if self._try(self._top, Arithmetic.EXACT) is not None else Arithmetic.EAGER
 
-    def _try(self, rung: Rung, arithmetic: Arithmetic) -> Results | None:
+    def _try(self, rung: StageGraph, arithmetic: Arithmetic) -> Results | None:
         try:
             return self._run(rung, arithmetic)
         except Unsupported as e:
@@ -183,7 +208,7 @@ class Search:
                 self._skipped(f"the graph after {rung.changed.label or rung.stage} cannot be run: {_short(e)}")
         return None
 
-    def _run(self, rung: Rung, arithmetic: Arithmetic | None, seed: int = 0, *, loaded: bool = False) -> Results:
+    def _run(self, rung: StageGraph, arithmetic: Arithmetic | None, seed: int = 0, *, loaded: bool = False) -> Results:
         key = (id(rung), arithmetic, seed, loaded)
         if key in self._failed:
             raise self._failed[key]
@@ -197,7 +222,7 @@ class Search:
 
     def _execute(
         self,
-        rung: Rung,
+        rung: StageGraph,
         arithmetic: Arithmetic | None,
         seed: int = 0,
         *,

@@ -13,20 +13,18 @@ import torch
 
 from torchsan.checks.exhibits import Build
 from torchsan.checks.stages.compare import as_near, is_far, same, structural, wrong
-from torchsan.checks.stages.evidence import finding_for, kernel_finding
-from torchsan.checks.stages.execute import Circumstances, Results, results_of
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
+from torchsan.checks.stages.findings import finding_for, kernel_finding
 from torchsan.checks.stages.gradients import Backward
-from torchsan.checks.stages.inputs import Inputs, fingerprint, maybe_mutated, unsupported
 from torchsan.checks.stages.localise import Culprit, Search
-from torchsan.checks.values.replay import Arithmetic
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
-from torchsan.tensors.judge import Outcome, agrees
-from torchsan.torch_internals.ladders import Ladder
+from torchsan.reference.execute import Circumstances, Results, results_of
+from torchsan.reference.inputs import Inputs, fingerprint, maybe_mutated, unsupported
+from torchsan.reference.judge import Outcome, agrees
+from torchsan.reference.replay import Arithmetic
+from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
-
-__all__ = ["LadderWatch"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ _MOST_KINDS = 64
 """How many kinds of inputs of one graph are told apart, so that nothing grows without end."""
 
 
-class LadderWatch:
+class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
@@ -43,7 +41,7 @@ class LadderWatch:
 
     def __init__(
         self,
-        ladder: Ladder,
+        ladder: CompileStages,
         calls: int | None,
         *,
         refs: Mapping[Direction, GraphRef],

@@ -7,12 +7,10 @@ from typing import Any
 
 import torch.fx
 
-from torchsan.checks.exhibit_graph import GraphCut
 from torchsan.checks.exhibits import Keep
-from torchsan.checks.values.replay import Arithmetic, Replayer, needed
+from torchsan.graphs.cut import GraphCut
 from torchsan.records import Exhibit, Finding
-
-__all__ = ["exhibit_of"]
+from torchsan.reference.replay import Arithmetic, Replayer, needed
 
 
 def exhibit_of(

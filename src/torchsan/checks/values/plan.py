@@ -9,14 +9,11 @@ from typing import Any
 
 import torch.fx
 
-from torchsan.checks.values.replay import is_mutable
-from torchsan.instruments.observer import CompiledProgram
-from torchsan.instruments.program.liveness import Liveness
-from torchsan.instruments.program.model import Alias, Allocate, Function, Launch
 from torchsan.records import KernelKind
+from torchsan.reference.replay import is_mutable
 from torchsan.torch_internals import Buffer, LoweredGraph
-
-__all__ = ["LaunchPlan", "Target", "plan"]
+from torchsan.torch_internals.wrapper.model import Alias, Allocate, Function, Launch, Liveness
+from torchsan.watch.observer import CompiledProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["Cutter", "cut", "number", "shorten_path"]
-
 _DEPTH = 12
 
 

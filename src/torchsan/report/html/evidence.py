@@ -7,8 +7,6 @@ from typing import Any
 
 from torchsan.report.html.bounds import Cutter, cut, number
 
-__all__ = ["evidence_model"]
-
 _CELLS = 5000
 _ROWS = 64
 _DIFF_LINES = 400

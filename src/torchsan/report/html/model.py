@@ -10,19 +10,21 @@ from typing import Any
 from torchsan._version import __version__
 from torchsan.recording import Reader
 from torchsan.records import Finding, GraphRecord, Watched, decode, encode
-from torchsan.report.html.artifacts import Artifacts
 from torchsan.report.html.bounds import Cutter, cut
 from torchsan.report.html.evidence import evidence_model
-from torchsan.report.html.fx import node_table, recorded_nodes
-from torchsan.report.html.lines import Lines
-from torchsan.report.html.memory import memory_part
-from torchsan.report.html.program import GraphKey, blamed_launch, fastest, graph_model
-from torchsan.report.html.texts import Texts
-from torchsan.report.html.values import MOST_VALUES, values_part
-from torchsan.report.html.wrapper import Wrapper, read_wrapper
+from torchsan.report.html.nodes import node_table, recorded_nodes
+from torchsan.report.html.parts import (
+    MOST_VALUES,
+    GraphKey,
+    blamed_launch,
+    fastest,
+    graph_model,
+    memory_part,
+    values_part,
+)
+from torchsan.report.html.sources import Artifacts, Lines, Texts
 from torchsan.report.verdict import verdict
-
-__all__ = ["Model", "build"]
+from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,3 @@
+"""AOTInductor packages: built so that they record their launches by themselves, and read back. Imports no torch."""
+
+from __future__ import annotations

@@ -1,0 +1,77 @@
+"""The metadata check: what operators say of themselves (fake kernel, schema) against what they do.
+
+Importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
+from torchsan.watch.operators import OperatorCall, OperatorObserver, Remember
+
+if TYPE_CHECKING:
+    from torchsan.checks.exhibits import Exhibits
+    from torchsan.checks.metadata.eager import EagerJudge
+    from torchsan.checks.metadata.watch import Fallback
+    from torchsan.recording import Recorder
+    from torchsan.records import GraphId
+
+
+class MetadataCheck(Observer, OperatorObserver):
+    """Looks at operators in eager code, and at the operators, nodes and edges of compiled programs."""
+
+    name = "metadata check"
+
+    def __init__(
+        self, sink: Recorder, *, calls: int | None, fail_fast: bool = False, exhibits: Exhibits | None = None
+    ) -> None:
+        """`calls` is how many calls of each compiled program are looked at; None for all."""
+        self._sink = sink
+        self._calls = calls
+        self._ledger = OperatorFindings(sink, fail_fast=fail_fast, exhibits=exhibits)
+        self._programs: dict[int, tuple[dict[int, Fallback], set[str]]] = {}
+        self._misled: set[GraphId] = set()
+        self._made: EagerJudge | None = None
+
+    @property
+    def _judge(self) -> EagerJudge:
+        if self._made is None:
+            from torchsan.checks.metadata.eager import EagerJudge
+
+            self._made = EagerJudge(self._ledger, self._sink)
+        return self._made
+
+    def wants(self, overload: Any) -> bool:
+        return self._judge.wants(overload)
+
+    def before(self, call: OperatorCall) -> Any:
+        return self._judge.before(call)
+
+    def after(self, call: OperatorCall, before: Any, result: Any) -> Remember:
+        return self._judge.after(call, before, result)
+
+    def failed(self, call: OperatorCall, error: Exception) -> None:
+        self._sink.skipped(str(call.overload), f"torchsan failed: {type(error).__name__}: {error}"[:300])
+
+    def not_covered(self, what: str, reason: str) -> None:
+        self._sink.skipped(what, reason)
+
+    def closed(self) -> None:
+        if self._made is not None:
+            self._made.close()
+        self._ledger.close()
+
+    def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.metadata.watch import fallbacks
+
+        self._programs[id(program)] = (fallbacks(program), set())
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        from torchsan.checks.metadata.watch import MetadataWatch
+
+        if self._calls is not None and call >= self._calls:
+            return None
+        known, walked = self._programs[id(program)]
+        return MetadataWatch(self._ledger, self._sink, self._judge, program, known, walked, self._misled)

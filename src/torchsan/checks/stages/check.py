@@ -1,0 +1,86 @@
+"""The stages check: which step of the compiler changed the meaning of the program. Importing it imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torchsan.records import Direction, GraphRef
+from torchsan.watch.observer import CompiledProgram, Observer
+from torchsan.watch.stages import observe_stages
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from torchsan.checks.exhibits import Exhibits
+    from torchsan.recording import Writer
+    from torchsan.torch_internals.compile_stages import CompileStages
+
+
+class StagesCheck(Observer):
+    """Checks the first calls of each graph of Dynamo's, and each call whose inputs look like none before."""
+
+    name = "stages check"
+
+    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits, *, kernels_elsewhere: bool) -> None:
+        """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
+        self._writer = writer
+        self._calls = calls
+        self._exhibits = exhibits
+        self._kernels_elsewhere = kernels_elsewhere
+        self._refs: dict[int, dict[Direction, GraphRef]] = {}
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with observe_stages(self._built, self._failed):
+            yield
+
+    def compile(self, backend: str, gm: torch.fx.GraphModule, compile_: Callable[[], Any]) -> Callable[..., Any]:
+        """Look at one compile of Dynamo's graph `gm`, which was begun before this was attached."""
+        from torchsan.torch_internals.compile_stages import CompileStages, compile_observed
+
+        return compile_observed(CompileStages(backend), gm, compile_, self._built, self._failed)
+
+    def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.torch_internals.compile_stages import current_stages
+
+        ladder = current_stages()
+        if ladder is not None:
+            self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
+
+    def _built(self, ladder: CompileStages) -> None:
+        from torchsan.checks.stages.watch import StagesWatch
+
+        refs = self._refs.setdefault(id(ladder), {})
+        inductor = bool(refs)
+        if not inductor:
+            self._record(ladder, refs)
+        label = next((f"graph {r.id}" for r in refs.values()), "a graph")
+
+        def checked(direction: Direction, names: list[str]) -> None:
+            if not inductor:
+                for ref in refs.values():
+                    self._writer.checked(ref.id, ref.direction, names)
+
+        ladder.watch = StagesWatch(
+            ladder,
+            self._calls,
+            refs=refs,
+            report=lambda finding, build: self._exhibits.keep(self._writer.finding(finding), build),
+            skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
+            checked=checked,
+            kernels_elsewhere=self._kernels_elsewhere and inductor,
+        )
+
+    def _record(self, ladder: CompileStages, refs: dict[Direction, GraphRef]) -> None:
+        """A graph of another backend than Inductor is a graph of the run too."""
+        from torchsan.watch.stages import graph_record
+
+        record = graph_record(self._writer, ladder)
+        self._writer.graph(record)
+        refs[record.direction] = GraphRef(id=record.id, direction=record.direction)
+
+    def _failed(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._writer.skipped("the stages of a compile", f"could not be observed: {text}")

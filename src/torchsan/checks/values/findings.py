@@ -1,0 +1,288 @@
+"""From a judgement to a finding: what is wrong, where, and the numbers that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from torchsan.checks.picture import item, picture_of
+from torchsan.checks.values.other_inputs import other_bits
+from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.reference.judge import Judgement, Outcome
+from torchsan.torch_internals.wrapper import Launch
+from torchsan.watch.observer import CompiledProgram
+from torchsan.watch.provenance import operator_name, source_lines
+
+_KINDS = {
+    Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
+    Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
+    Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
+    Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
+}
+
+_SHOWN = 4
+"""How many operands are shown with their values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A result that was judged to be something other than right."""
+
+    target: Target
+    judgement: Judgement
+    actual: torch.Tensor
+    eager: torch.Tensor
+    operands: Mapping[torch.fx.Node, Any]
+    """What the launch had to compute from."""
+    filled: Mapping[str, Any] = field(default_factory=dict)
+    """What torchsan filled the kernel's inputs with to see it; empty if it is wrong with the program's own data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsteady:
+    """A variable that a launch leaves otherwise when it runs again from the same memory.
+
+    `eager` tells whether eager gives the same twice, `rounding` whether rounding explains both; None if not known.
+    """
+
+    name: str
+    target: Target | None
+    first: torch.Tensor
+    second: torch.Tensor
+    eager: bool | None
+    rounding: bool | None
+
+    @property
+    def severity(self) -> Severity:
+        """An error if a result may be wrong, or if the user asked for the same results every time."""
+        if self.eager is False:
+            return Severity.NOTE
+        if self.rounding is False or torch.are_deterministic_algorithms_enabled():
+            return Severity.ERROR
+        return Severity.WARNING
+
+
+def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan, unsteady: Unsteady) -> Finding:
+    """The finding that a launch amounts to whose result is another every time."""
+    bad = other_bits(unsteady.first, unsteady.second)
+    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
+    evidence = {
+        "elements": bad.numel(),
+        "bad": int(bad.sum()),
+        "shape": list(bad.shape),
+        "dtype": str(unsteady.first.dtype).removeprefix("torch."),
+        "first_bad": list(index),
+        "first": item(unsteady.first[index]),
+        "second": item(unsteady.second[index]),
+        "eager_repeats": unsteady.eager,
+        "rounding_explains": unsteady.rounding,
+        "pattern": pattern_of(bad),
+        "picture": picture_of(bad, unsteady.first, unsteady.second),
+    }
+    explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
+    repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
+    evidence["text"] = [
+        f"at {list(index)}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
+    ]
+    share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
+    return _report(
+        program,
+        launch,
+        Kind.NONDETERMINISTIC,
+        unsteady.severity,
+        unsteady.name if unsteady.target is None else unsteady.target.buffer,
+        _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
+        f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+        evidence,
+    )
+
+
+def findings_for(
+    program: CompiledProgram, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...]
+) -> Iterator[tuple[Wrong, Finding]]:
+    """The findings that a launch amounts to: one for each wrong result that does not follow from another of them.
+
+    `through` are the kernels that computed operands without a node of their own: they are under suspicion as well.
+    """
+    nodes = {w.target: _nodes(plan, w.target) for w in wrong}
+    cleared = _cleared(plan, wrong)
+    for w in wrong:
+        others = {o.target.node for o in wrong if o is not w}
+        if others & nodes[w.target]:
+            continue
+        suspects = (nodes[w.target] - cleared) | {w.target.node}
+        yield w, _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
+
+
+def _finding(
+    program: CompiledProgram,
+    launch: Launch,
+    wrong: Wrong,
+    suspects: list[torch.fx.Node],
+    computed: list[torch.fx.Node],
+    through: tuple[str, ...],
+) -> Finding:
+    kind, severity = _KINDS[wrong.judgement.outcome]
+    evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
+    evidence["computes"] = [n.name for n in computed]
+    evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
+    evidence["through"] = list(through)
+    evidence["filled"] = dict(wrong.filled)
+    evidence["text"] = list(_text(evidence))
+    message = _message(wrong.judgement, launch, wrong.target, evidence)
+    if wrong.filled:
+        message += ", on other data than this call's, which hide it"
+    return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
+
+
+def _report(
+    program: CompiledProgram,
+    launch: Launch,
+    kind: Kind,
+    severity: Severity,
+    buffer: str,
+    suspects: list[torch.fx.Node],
+    message: str,
+    evidence: dict[str, Any],
+) -> Finding:
+    evidence["launch"] = launch.nth
+    return Finding(
+        kind=kind,
+        severity=severity,
+        check=Check.VALUES,
+        stage=Stage.KERNEL,
+        graph=program.ref,
+        kernel=launch.kernel,
+        buffer=buffer,
+        nodes=tuple(n.name for n in suspects),
+        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
+        source=source_lines(suspects),
+        message=message,
+        evidence=evidence,
+    )
+
+
+def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
+    """The nodes of the launch that the target is computed from, itself included."""
+    inside = set(plan.nodes)
+    found: set[torch.fx.Node] = set()
+    stack = [target.node]
+    while stack:
+        node = stack.pop()
+        if node in found or (node is not target.node and node not in inside):
+            continue
+        found.add(node)
+        stack += node.all_input_nodes
+    return found
+
+
+def _cleared(plan: LaunchPlan, wrong: list[Wrong]) -> set[torch.fx.Node]:
+    """What the launch's right results are computed from: it is right, then, and not to blame for the wrong ones."""
+    bad = {w.target for w in wrong}
+    return {node for target in plan.targets if target not in bad for node in _nodes(plan, target)}
+
+
+def _in_order(nodes: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    graph = next(iter(nodes)).graph
+    return [node for node in graph.nodes if node in nodes]
+
+
+def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dict[str, Any]) -> str:
+    share = f"{evidence['bad']} of {evidence['elements']} elements"
+    what = {
+        Outcome.WRONG: "has wrong values in",
+        Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
+        Outcome.IMPRECISE: "loses far more precision than eager in",
+        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
+    }[judgement.outcome]
+    return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
+
+
+def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -> dict[str, Any]:
+    bad, centre, width = judgement.bad, judgement.centre, judgement.width
+    assert bad is not None
+    assert centre is not None
+    assert width is not None
+    positions = bad.nonzero()
+    index = tuple(int(i) for i in positions[0].tolist())
+    return {
+        "elements": actual.numel(),
+        "bad": int(bad.sum()),
+        "shape": list(actual.shape),
+        "dtype": str(actual.dtype).removeprefix("torch."),
+        "first_bad": list(index),
+        "compiled": item(actual[index]),
+        "eager": item(eager[index]),
+        "float64": item(centre[index]),
+        "allowed": item(width[index]),
+        "pattern": pattern_of(bad),
+        "picture": picture_of(bad, actual, eager, centre, width),
+    }
+
+
+def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """What the result was computed from: the element at `index` where the shapes line up, the range where not."""
+    used = dict.fromkeys(parent for node in computed for parent in node.all_input_nodes if parent not in computed)
+    tensors = [(n.name, t) for n in used if isinstance(t := wrong.operands.get(n), torch.Tensor) and t.numel()]
+    for name, t in tensors[:_SHOWN]:
+        sizes = list(zip(reversed(t.shape), reversed(wrong.actual.shape), strict=False))
+        if t.dim() <= wrong.actual.dim() and all(size in (1, wanted) for size, wanted in sizes):
+            at = [i if size > 1 else 0 for i, size in zip(index[len(index) - t.dim() :], t.shape, strict=True)]
+            yield {"name": name, "at": at, "value": item(t[tuple(at)])}
+        elif not t.is_complex():
+            low, high = (item(v) for v in (t.to(torch.float64) if t.is_floating_point() else t.long()).aminmax())
+            yield {"name": name, "shape": list(t.shape), "range": [low, high]}
+
+
+def _text(evidence: dict[str, Any]) -> Iterator[str]:
+    shape = ", ".join(map(str, evidence["shape"]))
+    yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
+    values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
+    yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
+    inputs = [
+        f"{i['name']}{i['at']} {_short(i['value'])}"
+        if "at" in i
+        else f"{i['name']} in {_short(i['range'][0])}…{_short(i['range'][1])}"
+        for i in evidence["inputs"]
+    ]
+    if inputs:
+        yield f"from {', '.join(inputs)}"
+    if evidence["filled"]:
+        filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
+        yield f"seen when torchsan launched the kernel once more, with {filled}"
+    if evidence["through"]:
+        yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def pattern_of(bad: torch.Tensor) -> str:
+    """Where the bad elements lie, in words."""
+    if bool(bad.all()):
+        return "all elements"
+    if int(bad.sum()) == 1:
+        return "one element"
+    for dim in range(bad.dim()):
+        others = [d for d in range(bad.dim()) if d != dim]
+        along = bad.any(dim=others) if others else bad
+        hit = along.nonzero().flatten().tolist()
+        size = bad.shape[dim]
+        full = bool(bad.select(dim, hit[0]).all()) if others else True
+        name = f"dimension {dim}"
+        if len(hit) == 1 and others:
+            return f"{'all of' if full else 'only in'} index {hit[0]} of {name}"
+        if len(hit) < size and hit == list(range(size - len(hit), size)):
+            return f"the last {len(hit)} of {size} along {name}"
+        if len(hit) < size and hit == list(range(len(hit))):
+            return f"the first {len(hit)} of {size} along {name}"
+        if len(hit) == 2 and hit == [0, size - 1]:
+            return f"both edges of {name}"
+    return "scattered"

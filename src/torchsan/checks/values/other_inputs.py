@@ -1,0 +1,131 @@
+"""Whether a launch does the same twice from the same memory. Kernels that race, or count on what they find, do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from torchsan.checks.values.plan import LaunchPlan
+from torchsan.records import KernelKind
+from torchsan.torch_internals.wrapper import Launch
+from torchsan.watch.observer import Values
+
+
+class Repetition:
+    """Runs launches again. Only kernels that Inductor generated: libraries and operators may draw or communicate."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, torch.Tensor] = {}
+
+    def before(self, launch: Launch, values: Values) -> None:
+        """Keep what the launch is going to overwrite."""
+        self._found = {}
+        if launch.kind is KernelKind.FUSED and launch.result is None:
+            tensors = {name: values.get(name) for name in launch.writes}
+            self._found = {n: _flat(t).clone() for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.numel()}
+
+    def differences(self, values: Values, again: Callable[[], Any]) -> dict[str, torch.Tensor]:
+        """Launch `again` from the same memory; return what came out otherwise, by variable. `values` stay the same."""
+        found, self._found = self._found, {}
+        if not found:
+            return {}
+        memory = {name: _flat(values[name]) for name in found}
+        first = {name: flat.clone() for name, flat in memory.items()}
+        try:
+            for name, flat in memory.items():
+                flat.copy_(found[name])
+            again()
+            return {
+                name: values[name].clone(memory_format=torch.preserve_format)
+                for name, flat in memory.items()
+                if bool(other_bits(flat, first[name]).any())
+            }
+        finally:
+            for name, flat in memory.items():
+                flat.copy_(first[name])
+
+
+def other_bits(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where two tensors of one shape and dtype differ, bit for bit: a NaN equals itself, and 0.0 is not -0.0."""
+    width = one.element_size()
+    rows = [t.contiguous().view(-1).view(torch.uint8).view(-1, width) for t in (one, other)]
+    return (rows[0] != rows[1]).any(1).view(one.shape)
+
+
+def _flat(t: torch.Tensor) -> torch.Tensor:
+    """The memory from a tensor's first element to its last, gaps included."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    return t.detach().as_strided((span,), (1,), t.storage_offset())
+
+
+_MOST = 1 << 20
+"""The most memory, in bytes, that is copied for it. A kernel on more data is seldom right by chance."""
+
+_REDUCTIONS = frozenset("all amax amin any max min prod sum".split())
+_DIVISIONS = frozenset("div divide floor_divide fmod pow remainder true_divide".split())
+
+
+def other_data(launch: Launch, plan: LaunchPlan, values: Values) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The operands of a launch to try instead of its own, outputs too, and what each input was filled with.
+
+    Nothing if the launch is not one that can be judged so. The tensors in `values` are left alone.
+    """
+    tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor)}
+    if not _suits(launch, plan, tensors):
+        return
+    inputs = [name for name in plan.known if name in tensors and tensors[name].numel()]
+    seen: list[dict[str, Any]] = []
+    for extreme in (torch.amax, torch.amin):
+        filled = {name: extreme(tensors[name]).item() for name in inputs}
+        if filled and filled not in seen:
+            seen.append(filled)
+            others = {name: _twin(t) for name, t in tensors.items()}
+            for name, value in filled.items():
+                others[name].fill_(value)
+            yield others, filled
+
+
+def _suits(launch: Launch, plan: LaunchPlan, tensors: Mapping[str, torch.Tensor]) -> bool:
+    if launch.kind is not KernelKind.FUSED or launch.result is not None or plan.inner or plan.effects:
+        return False
+    if set(plan.known) & set(launch.writes) or not all(map(_is_exact, plan.nodes)):
+        return False
+    if not any(_name(node) in _REDUCTIONS for node in plan.nodes):
+        return False
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
+    return len(storages) == len(tensors) and sum(storages.values()) <= _MOST
+
+
+def _is_exact(node: torch.fx.Node) -> bool:
+    """Whether a node gives the one right answer in whole numbers, whatever numbers it is given."""
+    value = node.meta.get("val")
+    target: Any = node.target
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
+        return False
+    if any(_is_inexact(parent) for parent in node.all_input_nodes):
+        return False
+    known = torch.Tag.pointwise in getattr(target, "tags", ()) and _name(node) not in _DIVISIONS
+    return known or _name(node) in _REDUCTIONS or _is_view(target)
+
+
+def _is_inexact(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _is_view(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and not schema.is_mutable and any(a.alias_info is not None for a in schema.arguments)
+
+
+def _name(node: torch.fx.Node) -> str:
+    return str(getattr(node.target, "_opname", ""))
+
+
+def _twin(t: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory of its own that looks the same, whichever part of its storage the kernel is given."""
+    whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage()).clone()
+    return whole.as_strided(t.shape, t.stride(), t.storage_offset())

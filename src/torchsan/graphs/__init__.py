@@ -1,0 +1,1 @@
+"""What was computed: an FX graph as data."""

@@ -1,1 +1,0 @@
-"""AOTInductor packages: built so that they record their launches by themselves, and read back. Imports no torch."""

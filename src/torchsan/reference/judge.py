@@ -1,0 +1,207 @@
+"""Rounding told from bugs: is a compiled result one that rounding could have given?
+
+Float64 gives the centre. How far eager lies from it, and how far replays with random last bits do, gives the width,
+element by element. There is no tolerance to tune.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+
+from torchsan.reference.replay import Arithmetic
+
+_EAGER_WIDTHS = 8.0
+"""How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
+_NUDGED_WIDTHS = 3.0
+"""How many times as far as the nudged replays, whose noise is larger than that of rounding already."""
+
+
+class Outcome(StrEnum):
+    """What a result is."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NON_FINITE = "non-finite"
+    """NaN or Inf where eager and float64 have a number."""
+    IMPRECISE = "imprecise"
+    """Right in exact arithmetic, but with far more rounding error than eager's."""
+    UNDECIDED = "undecided"
+    """Outside the width, but so is eager: nobody can say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome, and for anything but RIGHT which elements are bad (`bad`), the centre, and the width there."""
+
+    outcome: Outcome
+    bad: torch.Tensor | None = None
+    centre: torch.Tensor | None = None
+    width: torch.Tensor | None = None
+
+
+def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Whether the two differ by no more than rounding the result itself may: then nothing else needs to be known."""
+    return actual.numel() == 0 or bool(_near(actual, eager).all())
+
+
+def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
+    """Judge a compiled result by eager's, the float64 one and some nudged ones, all of the same shape.
+
+    More nudged replays can only make a result right that was not.
+    """
+    if not _has_ulp(actual.dtype):
+        return _judge_discrete(actual, eager, exact, nudged)
+    doubtful = ~_near(actual, eager)
+    a, e, c = (_double(t[doubtful]) for t in (actual, eager, exact))
+    samples = [_double(n[doubtful]) for n in nudged]
+    width = _width(e, c, samples, actual.dtype)
+    finite = _finite(a) & _finite(c)
+    distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
+    # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
+    rounded = _double(exact[doubtful].to(actual.dtype))
+    alike = [_same(a, other) for other in (e, c, rounded, *samples)]
+    right = torch.stack(alike).any(0) | (finite & ~(distance > width))
+    # Where not even the replays agree on whether there is a number, anything goes.
+    unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
+    right |= unsettled.any(0) & ~unsettled.all(0)
+    if bool(right.all()):
+        return Judgement(outcome=Outcome.RIGHT)
+    centre = _double(exact)
+    return Judgement(
+        outcome=_outcome(a, e, c, ~right, actual.dtype, _scale(centre)),
+        bad=doubtful.masked_scatter(doubtful, ~right),
+        centre=centre,
+        width=torch.zeros(actual.shape, dtype=width.dtype, device=width.device).masked_scatter(doubtful, width),
+    )
+
+
+def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where the two are the same, or differ by a few units in the last place."""
+    same = _same(actual, eager)
+    if not _has_ulp(actual.dtype) or bool(same.all()):
+        return same
+    info = torch.finfo(actual.dtype)
+    ulps = 4.0 if info.eps < 1e-4 else 1.5
+    a, e = _compute(actual), _compute(eager)
+    distance = (a - e).abs()
+    return (_finite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
+
+
+def _judge_discrete(
+    actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]
+) -> Judgement:
+    """Integers and truth values jump: where random last bits make them jump, nobody can say which is right."""
+    others = [eager, exact.to(actual.dtype), *nudged]
+    right = torch.stack([actual == other for other in others]).any(0)
+    unstable = torch.stack([other != eager for other in others]).any(0)
+    bad = ~(right | unstable)
+    if not bool(bad.any()):
+        return Judgement(outcome=Outcome.RIGHT)
+    return Judgement(outcome=Outcome.WRONG, bad=bad, centre=exact, width=torch.zeros(actual.shape))
+
+
+def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    info = torch.finfo(dtype)
+    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    width = size * (2 * info.eps) + info.tiny + _away(e, c) * _EAGER_WIDTHS
+    if samples:
+        width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
+    return width
+
+
+def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+    distance = (other - centre).abs()
+    return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
+
+
+def _scale(centre: torch.Tensor) -> float:
+    """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
+    magnitudes = centre.abs()[_finite(centre)]
+    return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
+
+
+def _outcome(
+    a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype, scale: float
+) -> Outcome:
+    a, e, c = a[bad], e[bad], c[bad]
+    numbers = _finite(a) & _finite(c)
+    if not bool(numbers.any()):
+        return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
+    if not bool(numbers.all()):
+        return Outcome.WRONG
+    eps = torch.finfo(dtype).eps
+    size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
+    # Towards larger magnitudes is positive, whatever the sign, so that a wrong factor shows as errors of one sign.
+    outward = torch.where(c == 0, (a - c).abs(), ((a - c) * torch.sgn(c).conj()).real)
+    error, eager_error = outward / size, (e - c).abs() / size
+    if float(eager_error.median()) > 0.125:
+        return Outcome.UNDECIDED
+    # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign
+    # are a wrong number somewhere.
+    typical = float(error.abs().median())
+    one_sided = error.numel() < 8 or _one_sided(error) or _one_sided(((a - c) / size).real)
+    if typical < math.sqrt(eps) / 4 or (typical < 1e-2 and not one_sided):
+        worse = float((error.abs() / (eager_error + eps)).median())
+        return Outcome.IMPRECISE if worse >= 100 else Outcome.UNDECIDED
+    return Outcome.WRONG
+
+
+def _one_sided(error: torch.Tensor) -> bool:
+    return float(error.mean().abs()) > 0.5 * float(error.abs().mean())
+
+
+def _has_ulp(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _compute(t: torch.Tensor) -> torch.Tensor:
+    """In a type that arithmetic is implemented for."""
+    if t.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        return t
+    return t.to(torch.complex64 if t.is_complex() else torch.float32)
+
+
+def _double(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def _finite(t: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(t)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Equal, or both NaN."""
+    if not _has_ulp(a.dtype):
+        return a == b
+    a, b = _compute(a), _compute(b)
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))
+
+
+_FEW, _MANY = 4, 16
+"""How many nudged replays at first, and how many before something is called wrong."""
+
+
+class Run(Protocol):
+    """Computes the result again."""
+
+    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
+        """Return the result in this arithmetic."""
+
+
+def settle(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
+    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
+    exact = run(Arithmetic.EXACT)
+    nudged: list[torch.Tensor] = []
+    for wanted in (1, 2, _FEW, _MANY):
+        while len(nudged) < wanted:
+            nudged.append(run(Arithmetic.NUDGED, seed=len(nudged) + 1))
+        judgement = judge(actual, eager, exact, nudged)
+        if judgement.outcome is Outcome.RIGHT:
+            break
+    return judgement

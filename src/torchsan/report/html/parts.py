@@ -1,0 +1,271 @@
+"""Graphs and their kernels: in launch order, with what each reads and who reads its results, times and verdicts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchsan.recording import Reader
+from torchsan.records import (
+    CallTimes,
+    Finding,
+    GraphRecord,
+    KernelRecord,
+    LaunchTime,
+    MemoryCall,
+    Severity,
+    SourceLine,
+    TensorSummary,
+    Watched,
+    decode,
+)
+from torchsan.report.html.bounds import cut, number
+from torchsan.report.html.sources import Lines
+from torchsan.torch_internals.wrapper.outline import Wrapper
+
+GraphKey = tuple[int, str]
+
+_NAMES = 64
+"""Of the nodes, buffers or operators of one kernel; what is more is counted."""
+
+
+def fastest(recording: Reader) -> dict[GraphKey, dict[int, LaunchTime]]:
+    """Of each graph and launch the fastest of the timed calls: the first one also warms up."""
+    best: dict[GraphKey, dict[int, LaunchTime]] = defaultdict(dict)
+    for body in recording.events("times"):
+        times = decode(CallTimes, body.get("times"))
+        of_graph = best[times.graph, times.direction.value]
+        for launch in times.launches:
+            known = of_graph.get(launch.nth)
+            if known is None or launch.seconds < known.seconds:
+                of_graph[launch.nth] = launch
+    return best
+
+
+def blamed_launch(finding: Finding, graph: GraphRecord) -> int | None:
+    """Which launch of the graph a finding is about: as it says, or else by kernel and buffer, or kernel and nodes."""
+    numbers = {k.nth for k in graph.kernels}
+    said = finding.evidence.get("launch")
+    if type(said) is int and said in numbers:
+        return said
+    same = [k for k in graph.kernels if k.name == finding.kernel]
+    by_buffer = [k for k in same if finding.buffer in k.writes]
+    by_nodes = [k for k in same if finding.nodes and set(finding.nodes) <= set(k.nodes)]
+    for found in (by_buffer, by_nodes, same):
+        if found:
+            return found[0].nth
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flow:
+    """For each launch: the launch that wrote each of its operands last, and those that read each of its results."""
+
+    came_from: Mapping[tuple[int, str], int]
+    goes_to: Mapping[tuple[int, str], Sequence[int]]
+
+
+def _flow(kernels: Iterable[KernelRecord], aliases: Mapping[str, str]) -> _Flow:
+    came_from: dict[tuple[int, str], int] = {}
+    goes_to: dict[tuple[int, str], list[int]] = defaultdict(list)
+    last: dict[str, tuple[int, str]] = {}
+    for kernel in kernels:
+        for name in kernel.reads:
+            found = _follow(name, aliases, last)
+            if found is not None:
+                came_from[kernel.nth, name] = found[0]
+                goes_to[found].append(kernel.nth)
+        last.update({name: (kernel.nth, name) for name in kernel.writes})
+    return _Flow(came_from=came_from, goes_to=goes_to)
+
+
+def _follow(name: str, aliases: Mapping[str, str], last: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
+    seen: set[str] = set()
+    while name not in last and name in aliases and name not in seen:
+        seen.add(name)
+        name = aliases[name]
+    return last.get(name)
+
+
+def graph_model(
+    graph: GraphRecord,
+    *,
+    findings: Sequence[Finding],
+    times: Mapping[int, LaunchTime],
+    values: Sequence[Watched],
+    checked: frozenset[str],
+    wrapper: Wrapper,
+    lines: Lines,
+) -> dict[str, Any]:
+    """Return what the page shows of a graph. `findings` and `values` are those of this graph."""
+    blamed: dict[int, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        nth = blamed_launch(finding, graph)
+        if nth is not None:
+            blamed[nth].append(finding)
+    flow = _flow(graph.kernels, wrapper.aliases)
+    wanted = set(graph.buffers)
+    ranges = _ranges(values)
+    return {
+        "id": graph.id,
+        "direction": graph.direction.value,
+        "seconds": number(graph.compile_seconds, 4),
+        "inputs": [cut(name, 200) for name in graph.inputs[:2000]],
+        "buffers": len(graph.buffers),
+        "checked": len(checked & wanted),
+        "kernels": [
+            {
+                "nth": k.nth,
+                "name": cut(k.name, 300),
+                "kind": k.kind.value,
+                "reads": [[cut(n, 200), flow.came_from.get((k.nth, n))] for n in k.reads[:_NAMES]],
+                "writes": [[cut(n, 200), flow.goes_to.get((k.nth, n), [])[:_NAMES]] for n in k.writes[:_NAMES]],
+                "nodes": [cut(n, 200) for n in k.nodes[:_NAMES]],
+                "ops": [cut(n, 200) for n in k.ops[:_NAMES]],
+                "source": lines.numbers(k.source[:_NAMES]),
+                "verdict": _verdict(k, blamed[k.nth], checked, wanted),
+                "findings": [f.id for f in blamed[k.nth]],
+                "line": wrapper.launched.get(k.nth),
+                **_time(times.get(k.nth)),
+                "range": ranges.get(k.nth),
+            }
+            for k in graph.kernels
+        ],
+    }
+
+
+def _time(time: LaunchTime | None) -> dict[str, Any]:
+    if time is None:
+        return {}
+    moved = [time.bytes_read, time.bytes_written]
+    return {"seconds": number(time.seconds, 4), "launches": time.launches, "bytes": moved}
+
+
+def _verdict(kernel: KernelRecord, findings: Sequence[Finding], checked: frozenset[str], wanted: set[str]) -> str:
+    """In one word: `error`, `warning` or `note` of its worst finding, else how much of what it writes was checked."""
+    for severity in Severity:
+        if any(f.severity is severity for f in findings):
+            return severity.value
+    results = set(kernel.writes) & wanted
+    if not results & checked:
+        return "unchecked"
+    return "right" if results <= checked else "partly"
+
+
+def _ranges(values: Iterable[Watched]) -> dict[int, list[Any]]:
+    """Of each launch, over what it was seen to write: least, greatest, and how many NaN and infinite elements."""
+    found: dict[int, list[Any]] = {}
+    for w in values:
+        s = w.summary
+        if w.site is None or w.phase != "after" or s is None:
+            continue
+        low, high, nan, infinite = found.get(w.site, [None, None, 0, 0])
+        if s.minimum is not None and s.maximum is not None:
+            low = s.minimum if low is None else min(low, s.minimum)
+            high = s.maximum if high is None else max(high, s.maximum)
+        found[w.site] = [low, high, nan + s.nan, infinite + s.posinf + s.neginf]
+    return {site: [number(low, 6), number(high, 6), n, i] for site, (low, high, n, i) in found.items()}
+
+
+_CALLS = 400
+_LIVES = 3000
+
+
+def memory_part(recording: Reader, graphs: dict[GraphKey, int], lines: Lines) -> list[dict[str, Any]]:
+    """Return the calls in the order in which they were made."""
+    calls = [decode(MemoryCall, body) for body in recording.events("memory")]
+    return [_call(call, graphs, lines) for call in calls[:_CALLS]]
+
+
+def _call(call: MemoryCall, graphs: dict[GraphKey, int], lines: Lines) -> dict[str, Any]:
+    points = [p for p in call.timeline if len(p) == 3]
+    modules: dict[str, int] = defaultdict(int)
+    for part in call.by_source:
+        modules[part.module] += part.bytes
+    return {
+        "graph": graphs.get((call.graph, call.direction.value), -1),
+        "label": f"{call.graph} {call.direction.value}",
+        "call": call.call,
+        "figures": {k: getattr(call, k) for k in ("peak", "planned_peak", "allocated", "given", "saved", "returned")},
+        "line": [p[0] for p in points],
+        "planned": [p[1] for p in points],
+        "actual": [p[2] for p in points],
+        "at_peak": [[cut(b.buffer, 200), b.bytes] for b in call.at_peak[:50]],
+        "by_module": [[cut(m, 200), n] for m, n in sorted(modules.items(), key=lambda item: -item[1])[:100]],
+        "by_line": [
+            [lines.number(SourceLine(file=s.file, line=s.line, module=s.module)) if s.file else None, s.bytes]
+            for s in call.by_source[:100]
+        ],
+        "lives": [
+            [cut(b.buffer, 200), b.bytes, b.born, b.freed, b.died, cut(b.module, 200)] for b in call.lives[:_LIVES]
+        ],
+    }
+
+
+MOST_VALUES = 100_000
+"""What a page takes along; the rest is in the recording."""
+
+_NUMBERS = ("minimum", "maximum", "mean", "std")
+_COUNTS = ("count", "nan", "posinf", "neginf", "zeros", "subnormals")
+
+
+class _Names:
+    """Texts that come again and again, each once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.texts.setdefault(cut(text, 300), len(self.texts))
+
+
+def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int], watched: int) -> dict[str, Any]:
+    """Return the values in the order in which they were seen, column by column; `watched` is how many there were.
+
+    `graph` is a position in the page's graphs, -1 for probes; texts are positions in `texts`.
+    """
+    text = _Names()
+    summaries = [w.summary for w in values]
+    columns: dict[str, list[Any]] = {
+        "graph": [_graph(w, graphs) for w in values],
+        "call": [w.call for w in values],
+        "launch": [w.launch for w in values],
+        "site": [w.site for w in values],
+        "after": [int(w.phase == "after") for w in values],
+        "kernel": [text(w.kernel) for w in values],
+        "name": [text(w.name) for w in values],
+        "node": [text(w.node or "") for w in values],
+        "type": [text(_type(s)) for s in summaries],
+        "note": [text(_note(w)) for w in values],
+        "elements": [_elements(s) for s in summaries],
+    }
+    for name in _NUMBERS:
+        columns[name] = [number(getattr(s, name), 6) if s is not None else None for s in summaries]
+    for name in _COUNTS:
+        columns[name] = [number(getattr(s, name)) if s is not None else None for s in summaries]
+    return {"texts": list(text.texts), "columns": columns, "all": watched}
+
+
+def _graph(w: Watched, graphs: dict[GraphKey, int]) -> int:
+    return -1 if w.graph is None or w.direction is None else graphs.get((w.graph, w.direction.value), -1)
+
+
+def _type(s: TensorSummary | None) -> str:
+    if s is None:
+        return ""
+    return f"{s.meta.dtype}[{', '.join('?' if n is None else str(n) for n in s.meta.shape)}]"
+
+
+def _note(w: Watched) -> str:
+    if w.summary is not None:
+        return w.summary.reason or ""
+    return "" if w.value is None else f"= {w.value}"
+
+
+def _elements(s: TensorSummary | None) -> str | None:
+    """All elements of a small tensor, as a text."""
+    if s is None or not s.values:
+        return None
+    return cut(", ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in s.values), 1200)

@@ -1,0 +1,153 @@
+"""The texts of a recording: each read once, cut if it is very long, and packed into a part of the page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torchsan.errors import RecordingError
+from torchsan.recording import Reader
+from torchsan.records import SourceLine
+from torchsan.report.html.bounds import cut, shorten_path
+from torchsan.torch_internals.wrapper.outline import Wrapper
+
+_LONGEST = 12_000_000
+"""Characters of one text. A wrapper with 2,000 kernels has some 8 million; packed, it is a tenth of that."""
+_ALL = 60_000_000
+
+
+class Texts:
+    """Reads artifacts, and numbers the texts that the page takes along."""
+
+    def __init__(self, recording: Reader) -> None:
+        self._recording = recording
+        self._read: dict[str, str] = {}
+        self._left = _ALL
+        self.parts: dict[str, Any] = {}
+
+    def read(self, name: str) -> str:
+        """The text of an artifact; one that cannot be read is a text that says so."""
+        if name not in self._read:
+            try:
+                self._read[name] = self._recording.artifact(name)
+            except RecordingError as e:
+                self._read[name] = f"({e})"
+        return self._read[name]
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Put an artifact into the page. Return its part, and its size as it is and as it is shown."""
+        text = self.read(name)
+        shown = text[: max(0, min(_LONGEST, self._left))]
+        self._left -= len(shown)
+        key = f"text-{len(self.parts)}"
+        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
+        return {
+            "text": key,
+            "bytes": len(text.encode("utf-8", "replace")),
+            "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
+            "cut": len(text) if len(shown) < len(text) else None,
+        }
+
+
+class Lines:
+    """Numbers source lines, files and modules as they come."""
+
+    def __init__(self, cwd: str) -> None:
+        self._cwd = cwd
+        self._numbers: dict[SourceLine, int] = {}
+        self.files: dict[str, int] = {}
+
+    def number(self, line: SourceLine) -> int:
+        """The position of a line in the table."""
+        if line not in self._numbers:
+            self._numbers[line] = len(self._numbers)
+            self.files.setdefault(line.file, len(self.files))
+        return self._numbers[line]
+
+    def numbers(self, lines: Iterable[SourceLine]) -> list[int]:
+        """The positions of some lines."""
+        return [self.number(line) for line in lines]
+
+    def table(self) -> list[list[Any]]:
+        """For each line: the number of its file, the line, its text, and the module."""
+        return [
+            [self.files[line.file], line.line, cut(line.code.strip(), 400), cut(line.module, 200)]
+            for line in self._numbers
+        ]
+
+    def names(self) -> list[list[str]]:
+        """For each file: its path as it is shown, and in full."""
+        return [[cut(shorten_path(file, self._cwd), 300), cut(file, 500)] for file in self.files]
+
+
+_KINDS = {"graph": "FX graph", "wrapper": "wrapper"}
+_LANGUAGES = {"py": "python", "cpp": "cpp"}
+_OTHERS = 500
+
+
+class Artifacts:
+    """Collects the artifacts of a page, and numbers them in the order in which they come."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._taken: set[str] = set()
+        self.found: list[dict[str, Any]] = []
+
+    def add_graph(self, graph: int, artifacts: dict[str, str], wrapper: Wrapper) -> dict[str, Any]:
+        """Add the texts of a graph, and the kernels of its wrapper. Return the numbers that they got.
+
+        `definitions` maps the name of a kernel to the number of its artifact.
+        """
+        numbers: dict[str, int] = {}
+        definitions: dict[str, int] = {}
+        for kind, name in list(artifacts.items())[:20]:
+            numbers[cut(kind, 50)] = self._add(name, _KINDS.get(kind, cut(kind, 50)), graph)
+        for definition in wrapper.definitions.values() if "wrapper" in numbers else ():
+            holder = numbers["wrapper"]
+            definitions[cut(definition.name, 300)] = len(self.found)
+            self.found.append(
+                {
+                    "kind": "kernel",
+                    "name": cut(definition.name, 300),
+                    "path": self.found[holder]["path"],
+                    "language": "cpp" if definition.language == "cpp" else "python",
+                    "graph": graph,
+                    "in": holder,
+                    "first": definition.first,
+                    "last": definition.last,
+                }
+            )
+        return {"artifacts": numbers, "definitions": definitions}
+
+    def add_others(self, recording: Reader) -> None:
+        """Add the texts of the recording that belong to no graph."""
+        for name in recording.artifacts()[:_OTHERS]:
+            if name not in self._taken:
+                self._add(name, "text", None)
+
+    def add_files(self, lines: Lines) -> None:
+        """Add the user's files, of which the recording has single lines."""
+        for number, (shown, path) in enumerate(lines.names()):
+            self.found.append(
+                {
+                    "kind": "source file",
+                    "name": shown,
+                    "path": path,
+                    "language": "python",
+                    "graph": None,
+                    "file": number,
+                }
+            )
+
+    def _add(self, name: str, kind: str, graph: int | None) -> int:
+        self._taken.add(name)
+        entry = {
+            "kind": kind,
+            "name": cut(name, 300),
+            "path": cut(f"artifacts/{name}", 300),
+            "language": _LANGUAGES.get(name.rpartition(".")[2], "text"),
+            "graph": graph,
+            **self._texts.part(name),
+        }
+        self.found.append(entry)
+        return len(self.found) - 1

@@ -1,0 +1,168 @@
+"""One call of a compiled program under observation: takes what the probes send and hands it to the watches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torchsan.errors import FindingsError
+from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
+from torchsan.torch_internals.wrapper.model import Step
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
+
+log = logging.getLogger(__name__)
+
+Failed = Callable[[CompiledProgram, str, Exception], None]
+"""Told when a watch failed: on which program, which observer, how."""
+
+
+class ProbedProgram:
+    """Stands in for a generated module's `call`: observes the calls that someone wants, runs the others as they are."""
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        original: Callable[[list[Any]], Any],
+        probed: dict[str, Callable[..., Any]],
+        observers: Iterable[Observer],
+        failed: Failed,
+    ) -> None:
+        self._program = program
+        self._original = original
+        self._probed = probed
+        self._observers: tuple[Observer, ...] = tuple(observers)
+        self._failed = failed
+        self._calls: Counter[tuple[int, ...]] = Counter()
+
+    def detach(self) -> None:
+        """From now on every call runs as it is; one under way is watched to its end."""
+        self._observers = ()
+
+    def __call__(self, args: list[Any]) -> Any:
+        observers = self._observers
+        if not observers:
+            return self._original(args)
+        # Each set of sizes counts for itself: a kernel may be right for one and wrong for the next.
+        sizes = tuple(a for a in args if type(a) is int)
+        call = self._calls[sizes]
+        self._calls[sizes] = call + 1
+        watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
+        if not watches:
+            return self._original(args)
+        frame = ProbedCall(self._program, "call", self._probed, watches, self._failed)
+        try:
+            result = frame.run(self._original, args)
+        except BaseException as e:
+            frame.tell("close", e)
+            raise
+        frame.tell("close", None)
+        return result
+
+    def _open(self, observer: Observer, call: int) -> CallWatch | None:
+        try:
+            return observer.watch(self._program, call)
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("%s failed", observer.name, exc_info=True)
+            self._failed(self._program, observer.name, e)
+            return None
+
+
+class ProbedCall:
+    """One function of the program, running. The methods are what the probes call."""
+
+    __slots__ = ("_failed", "_function", "_launched", "_launches", "_probed", "_program", "_steps", "_watches")
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        function: str,
+        probed: dict[str, Callable[..., Any]],
+        watches: list[tuple[str, CallWatch]],
+        failed: Failed,
+    ) -> None:
+        self._program = program
+        self._function = function
+        self._probed = probed
+        self._watches = watches
+        self._failed = failed
+        self._steps: tuple[Step, ...] = tuple(program.model.functions[function].walk())
+        self._launched = 0.0
+        self._launches: dict[int, Launch] = {x.nth: x for x in self._steps if isinstance(x, Launch)}
+
+    def run(self, original: Callable[..., Any], args: Any) -> Any:
+        """Run the probed twin of `original`, which may be a method."""
+        probed = self._probed[self._function]
+        if self._program.model.functions[self._function].method:
+            return probed(getattr(original, "__self__", None), args, self)
+        return probed(args, self)
+
+    def enter(self, inputs: dict[str, Any]) -> None:
+        self.tell("enter", self._function, inputs)
+
+    def allocated(self, number: int, value: Any) -> Any:
+        step = self._steps[number]
+        assert isinstance(step, Allocate)
+        for entry in tuple(self._watches):
+            twin = self._ask(entry, "allocated", self._function, step, value)
+            value = value if twin is None else twin
+        return value
+
+    def aliased(self, number: int, value: Any) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Alias)
+        self.tell("aliased", self._function, step, value)
+
+    def freed(self, number: int) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Free)
+        self.tell("freed", self._function, step)
+
+    def before(self, nth: int, operands: tuple[Any, ...]) -> None:
+        launch = self._launches[nth]
+        self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
+        self._launched = time.perf_counter()
+
+    def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
+        seconds = time.perf_counter() - self._launched
+        launch = self._launches[nth]
+        self.tell("timed", self._function, launch, seconds)
+        self.tell("repeatable", self._function, launch, again)
+        names = dict.fromkeys([*launch.operands, *launch.writes])
+        self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))
+
+    def leave(self, outputs: Any, number: int, values: tuple[Any, ...]) -> None:
+        step = self._steps[number]
+        assert isinstance(step, Return)
+        self.tell("returning", self._function, step, dict(zip(step.names, values, strict=True)))
+        self.tell("leave", self._function, outputs)
+
+    def call(self, function: str, original: Callable[..., Any], args: Any) -> Any:
+        """A subgraph or partition is called: run it probed too, if it is still the generated function itself."""
+        if function not in self._probed:
+            return original(args)
+        if getattr(original, "__name__", None) != function:
+            replaced = RuntimeError("it was replaced, as CUDA graphs do, and ran unobserved")
+            self._failed(self._program, function, replaced)
+            return original(args)
+        return ProbedCall(self._program, function, self._probed, self._watches, self._failed).run(original, args)
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Pass on to every watch. One that fails is dropped for the rest of the call, and reported."""
+        for entry in tuple(self._watches):
+            self._ask(entry, method, *args)
+
+    def _ask(self, entry: tuple[str, CallWatch], method: str, *args: Any) -> Any:
+        if getattr(type(entry[1]), method) is getattr(CallWatch, method):
+            return None
+        try:
+            return getattr(entry[1], method)(*args)
+        except FindingsError:
+            raise
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("%s failed", entry[0], exc_info=True)
+            self._watches.remove(entry)
+            self._failed(self._program, entry[0], e)
+            return None

@@ -1,0 +1,220 @@
+"""The instrument for compiled programs: sees every compile, records it, and puts probes into what it generated."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torchsan.records import GraphId, GraphRecord, KernelRecord
+from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
+from torchsan.torch_internals.wrapper import Launch, Program, parse
+from torchsan.torch_internals.wrapper.kernels import mutated_arguments
+from torchsan.torch_internals.wrapper.model import Alias, Liveness
+from torchsan.torch_internals.wrapper.rewrite import probed_functions
+from torchsan.watch.calls import ProbedProgram
+from torchsan.watch.observer import CompiledProgram, Observer
+from torchsan.watch.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
+
+if TYPE_CHECKING:
+    from torchsan.recording import Recorder
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def observe_programs(writer: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
+    """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
+    programs = Programs(writer, tuple(observers))
+    try:
+        with programs.compiles():
+            yield
+    finally:
+        programs.detach()
+
+
+class Programs:
+    """The compiled programs that are shown to `observers`, from their compile to `detach`."""
+
+    def __init__(self, writer: Recorder, observers: tuple[Observer, ...]) -> None:
+        self._writer = writer
+        self._observers = observers
+        self._lock = threading.Lock()
+        self._ids: dict[str, GraphId] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    @contextmanager
+    def compiles(self, *, forget: bool = True) -> Iterator[None]:
+        """See what is compiled while the context lasts; `forget` what was compiled before, and after it what was here.
+
+        The programs are watched beyond it.
+        """
+        with observe_compiles(self._compiled, self._compile_failed, self._python_instead, forget=forget):
+            yield
+
+    def _compile_failed(self, error: Exception) -> None:
+        self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
+
+    def _python_instead(self) -> None:
+        reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"
+        self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
+
+    def _watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
+        self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
+
+    def _compiled(self, compile_: Compile) -> None:
+        with self._lock:
+            id_ = self._graph_id(compile_.key)
+        try:
+            model = parse(compile_.source, mutated_arguments)
+        except SyntaxError:
+            self._record_unreadable(id_, compile_)
+            return
+        graphs = {g.function: g for g in compile_.graphs}
+        computes: dict[int, tuple[Buffer, ...]] = {}
+        for name, function in model.functions.items():
+            if name in graphs:
+                found = buffers_of_launches(graphs[name].buffers, function)
+                computes.update({nth: tuple(buffers) for nth, buffers in found.items()})
+        record = self._record(id_, compile_, model, graphs, computes)
+        program = CompiledProgram(
+            record=record,
+            model=model,
+            graphs=graphs,
+            computes=computes,
+            constants=vars(compile_.generated),
+            results=compile_.results,
+        )
+        self._writer.graph(record)
+        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
+        self._report_gaps(program)
+        willing = tuple(o for o in self._observers if self._show(o, program))
+        self._probe(program, compile_, willing)
+
+    def _show(self, observer: Observer, program: CompiledProgram) -> bool:
+        """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
+        try:
+            observer.compiled(program)
+        except Exception as e:
+            log.debug("%s failed", observer.name, exc_info=True)
+            self._watch_failed(program, observer.name, e)
+            return False
+        return True
+
+    def _graph_id(self, key: str | None) -> GraphId:
+        if key is None:
+            return self._writer.new_graph()
+        if key not in self._ids:
+            self._ids[key] = self._writer.new_graph()
+        return self._ids[key]
+
+    def _record(
+        self,
+        id_: GraphId,
+        compile_: Compile,
+        model: Program,
+        graphs: dict[str, LoweredGraph],
+        computes: dict[int, tuple[Buffer, ...]],
+    ) -> GraphRecord:
+        kernels = [
+            kernel_record(launch, graphs.get(name), computes.get(launch.nth, ()))
+            for name, function in model.functions.items()
+            for launch in function.launches()
+        ]
+        stem = f"graph{id_}-{compile_.direction}"
+        whole = compile_.graphs[0]
+        artifacts = {
+            "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
+            "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
+        }
+        return GraphRecord(
+            id=id_,
+            direction=compile_.direction,
+            kernels=tuple(kernels),
+            buffers=tuple(live_buffers(model)),
+            inputs=whole.inputs,
+            artifacts=artifacts,
+            compile_seconds=compile_.seconds,
+        )
+
+    def _record_unreadable(self, id_: GraphId, compile_: Compile) -> None:
+        name = self._writer.artifact(f"graph{id_}-{compile_.direction}.wrapper.txt", compile_.source)
+        self._writer.graph(GraphRecord(id=id_, direction=compile_.direction, artifacts={"wrapper": name}))
+        self._writer.skipped(f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
+
+    def _report_gaps(self, program: CompiledProgram) -> None:
+        for step in program.model.opaque():
+            where = f"graph {program.record.label}, wrapper line {step.line}"
+            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+
+    def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
+        """Put an Entry in the place of the generated module's `call`."""
+        module: Any = compile_.generated
+        if not observers or "call" not in program.model.functions:
+            return
+        probed = probed_functions(program.model, vars(module), module.__file__)
+        original = module.call
+        entry = ProbedProgram(program, original, probed, observers, self._watch_failed)
+        module.call = entry
+
+        def undo() -> None:
+            entry.detach()
+            module.call = original
+
+        with self._lock:
+            self._undo.append(undo)
+
+    def detach(self) -> None:
+        """Watch no more, and close the observers."""
+        with self._lock:
+            undo, self._undo = self._undo, []
+        for action in undo:
+            action()
+        for observer in self._observers:
+            try:
+                observer.close()
+            except Exception as e:  # the others are closed all the same
+                log.debug("%s failed to close", observer.name, exc_info=True)
+                self._writer.skipped(observer.name, f"torchsan failed: {_short(e)}")
+
+
+def live_buffers(model: Program) -> Iterator[str]:
+    """The variables that launches write and something reads, each once; for an unpacked result, its parts."""
+    seen: set[str] = set()
+    for function in model.functions.values():
+        unpacked: dict[str, list[str]] = {}
+        for step in function.walk():
+            if isinstance(step, Alias) and not step.reused:
+                unpacked.setdefault(step.source, []).append(step.name)
+        liveness = Liveness(function)
+        for launch in function.launches():
+            for name in launch.writes:
+                dead = name not in function.inputs and not liveness.read_after(name, launch.line)
+                for part in unpacked.get(name, [name]) if name == launch.result else [name]:
+                    if part not in seen and not dead:
+                        seen.add(part)
+                        yield part
+
+
+def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
+    """What a launch computes, and from which lines of source."""
+    by_name = {n.name: n for n in graph.module.graph.nodes} if graph is not None else {}
+    names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
+    # In the order of the graph, which is the order of the user's program.
+    nodes = [node for name, node in by_name.items() if name in names]
+    return KernelRecord(
+        name=launch.kernel,
+        nth=launch.nth,
+        kind=launch.kind,
+        reads=launch.reads,
+        writes=launch.writes,
+        nodes=tuple(n.name for n in nodes),
+        ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
+        source=source_lines(nodes),
+    )
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
