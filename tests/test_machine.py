@@ -59,6 +59,7 @@ def test_a_server_dies_with_the_tests_that_started_it() -> None:
 
 
 def test_a_server_ends_with_its_context() -> None:
+    before = set(psutil.Process().children())
     with s3_server():
-        [server] = psutil.Process().children()
+        [server] = set(psutil.Process().children()) - before
     assert not server.is_running()
