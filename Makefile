@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # would start another, and may then wait for ever for tests that the dead one was to run.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-all lint bench bench-quick docs clean
+.PHONY: help demo test test-all lint house bench bench-quick docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy"; $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
+
+house: $(STAMP)  ## how the code is laid out, in figures beside their goals (V=-v lists what they count)
+	@$(BIN)/python tools/house.py $(V)
 
 bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
