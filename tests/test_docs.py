@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import yaml  # type: ignore[import-untyped]  # it ships no types
@@ -35,9 +36,8 @@ def test_every_option_is_documented() -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "version" in pyproject["project"]["dynamic"]
-    place = ROOT / pyproject["tool"]["hatch"]["version"]["path"]
+    assert "version" in pyproject()["project"]["dynamic"]
+    place = ROOT / pyproject()["tool"]["hatch"]["version"]["path"]
     assert f'__version__ = "{torchsan.__version__}"' in place.read_text()
 
 
@@ -59,3 +59,20 @@ def test_what_github_reads_is_well_formed() -> None:
     assert ".ci/run" in steps
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert {"ruff", "ruff-format", "mypy"} <= {hook["id"] for hook in hooks}
+
+
+def test_the_architecture_draws_the_house_as_it_is() -> None:
+    text = (ROOT / "docs/explanation/architecture.md").read_text()
+    tree = text.partition("src/torchsan/\n")[2].partition("```")[0]
+    drawn = set(re.findall(r"^  ([a-z_]+)(?:/|\.py) ", tree, re.MULTILINE))
+    parts = [p for p in (ROOT / "src" / "torchsan").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    hidden = {"__init__", "__main__", "_version"}
+    assert drawn - {"__init__"} == {p.stem for p in parts} - hidden
+    contract = next(c for c in pyproject()["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    layers = [layer.removeprefix("torchsan.") for layer in contract["layers"]]
+    places = [tree.index(f"\n  {layer}") for layer in reversed(layers) if layer in drawn]
+    assert places == sorted(places)
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
