@@ -45,7 +45,7 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	@echo "== import-linter"; $(BIN)/lint-imports
 
 house: $(STAMP)  ## how the code is laid out, in figures beside their goals (V=-v lists what they count)
-	@$(BIN)/python tools/house.py $(V)
+	@$(BIN)/python -m tools.house $(V)
 
 bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools import house
+from tools import house, steps
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -117,7 +117,7 @@ def test_naming_looks_at_strings_members_and_imports(tmp_path: Path) -> None:
 
 def test_changes_of_file_are_put_together_to_changes_of_room() -> None:
     changes = {("a/x.py", "a/y.py"): 3, ("a/x.py", "b/z.py"): 2, ("a/y.py", "b/z.py"): 1, ("b/z.py", "c.py"): 4}
-    assert house.by_room(Counter(changes)) == {("a", "b"): 3, ("b", "c"): 4}
+    assert steps.by_room(Counter(changes)) == {("a", "b"): 3, ("b", "c"): 4}
 
 
 def test_a_missed_goal_is_one_above_it() -> None:

@@ -33,17 +33,16 @@ from __future__ import annotations
 
 import ast
 import io
-import json
-import os
+import math
 import re
-import subprocess
 import sys
-import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.steps import by_room, count_steps, pairs
 
 ROOT = Path(__file__).parents[1]
 WRONG_PROGRAM = "tests/cases/uint8_amin.py"
@@ -212,82 +211,55 @@ def _names(module: Module, name: str, own: str) -> bool:
     return False
 
 
-def count_steps(src: Path, program: Path) -> tuple[Counter[tuple[str, str]], set[str]]:
-    """Run a wrong program under `torchsan run --check values`; return the changes of file, and the files passed."""
-    changes: Counter[tuple[str, str]] = Counter()
-    files: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="house-") as folder:
-        counts = Path(folder, "counts")
-        counts.mkdir()
-        environ = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "house_steps"), str(src)]),
-            "HOUSE_PACKAGE": f"{src / 'torchsan'}{os.sep}",
-            "HOUSE_FOLDER": str(counts),
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
-            "TORCHSAN_OPTIONS": "",
-        }
-        command = [sys.executable, "-m", "torchsan", "run", "--check", "values", str(program)]
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)
-        if done.returncode != 1:
-            raise RuntimeError(f"no finding in {program}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
-        for file in counts.glob("*.json"):
-            counted = json.loads(file.read_text(encoding="utf-8"))
-            changes.update({(a, b): count for a, b, count in counted["changes"]})
-            files.update(counted["files"])
-    return changes, files
-
-
-def by_room(changes: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """Return the changes of file that are changes of room."""
-    rooms: Counter[tuple[str, str]] = Counter()
-    for files, count in changes.items():
-        one, other = (file.split("/")[0].removesuffix(".py") for file in files)
-        if one != other:
-            rooms[one, other] += count
-    return rooms
-
-
 def figures(root: Path) -> Iterator[Figure]:
     """Measure a checkout."""
     modules = load(root / "src")
-    graph = {name: imports(module, modules) for name, module in modules.items()}
-    importers = Counter(imported for found in graph.values() for imported in found)
-    lines = sum(m.lines for m in modules.values())
+    yield from _sizes(modules)
+    yield from _imports(modules)
     functions = complexities(modules)
-    near = [f"{count} {where}" for count, where in functions if count >= 15]
+    near = tuple(f"{count} {where}" for count, where in functions if count >= 15)
+    yield Figure("functions above complexity 20", sum(count > 20 for count, _ in functions), 0, near)
+    lonely = without_namesake(root)
+    yield Figure("tests without a namesake", len(lonely), 0, tuple(lonely))
+    yield from _touched(modules, (root / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    changes, passed = count_steps(root / "src", root / WRONG_PROGRAM)
+    rooms = by_room(changes)
+    yield Figure("changes of file for one finding", changes.total(), 250, pairs(changes, 15))
+    yield Figure("  of these, changes of room", rooms.total(), details=pairs(rooms, 10))
+    yield Figure("files passed for one finding", len(passed))
+
+
+def _sizes(modules: Mapping[str, Module]) -> Iterator[Figure]:
+    lines = sum(m.lines for m in modules.values())
     yield Figure("lines under src", lines, 27_500)
     yield Figure("modules under src", len(modules), 180)
-    found = cycles(graph)
-    yield Figure("cycles of modules", len(found), 0, tuple(" ".join(group) for group in found))
-    yield Figure("functions above complexity 20", sum(count > 20 for count, _ in functions), 0, tuple(near))
-    single = [m for m in modules if importers[m] == 1]
-    yield Figure("modules with one importer", len(single), details=tuple(single))
     small = [f"{m.lines} {m.name}" for m in modules.values() if m.lines < 40 and m.path.name != "__init__.py"]
     yield Figure("modules under 40 lines, packages' own left out", len(small), details=tuple(small))
     large = [f"{m.lines} {m.name}" for m in modules.values() if m.lines > 500]
     yield Figure("modules above 500 lines", len(large), 0, tuple(large))
     comments = sum(comment_lines(m.text) for m in modules.values())
     yield Figure("lines that are a comment", round(100 * comments / max(lines, 1), 1), unit=" %")
-    lonely = without_namesake(root)
-    yield Figure("tests without a namesake", len(lonely), 0, tuple(lonely))
-    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def _imports(modules: Mapping[str, Module]) -> Iterator[Figure]:
+    graph = {name: imports(module, modules) for name, module in modules.items()}
+    found = cycles(graph)
+    yield Figure("cycles of modules", len(found), 0, tuple(" ".join(group) for group in found))
+    importers = Counter(imported for names in graph.values() for imported in names)
+    single = tuple(name for name in modules if importers[name] == 1)
+    yield Figure("modules with one importer", len(single), details=single)
+
+
+def _touched(modules: Mapping[str, Module], text: str) -> Iterator[Figure]:
     for heading, goal, name, own in (
         ("Add a check", 10, "memory", "torchsan.checks.memory"),
         ("Add an exporter", 3, "perfetto", "torchsan.report.perfetto"),
     ):
-        touched = walk_files(text, heading)
-        yield Figure(f"source files of the walk “{heading}”", len(touched), goal, tuple(touched))
-        namers = naming(modules, name, own)
-        yield Figure(f"  modules elsewhere that name “{name}”", len(namers), details=tuple(namers))
-    changes, passed = count_steps(root / "src", root / WRONG_PROGRAM)
-    rooms = by_room(changes)
-    yield Figure("changes of file for one finding", changes.total(), 250, _pairs(changes, 15))
-    yield Figure("  of these, changes of room", rooms.total(), details=_pairs(rooms, 10))
-    yield Figure("files passed for one finding", len(passed))
-
-
-def _pairs(changes: Counter[tuple[str, str]], most: int) -> tuple[str, ...]:
-    return tuple(f"{count} {a} → {b}" for (a, b), count in changes.most_common(most))
+        touched = tuple(walk_files(text, heading))
+        # A walk that is not there meets no goal.
+        yield Figure(f"source files of the walk “{heading}”", len(touched) or math.inf, goal, touched)
+        namers = tuple(naming(modules, name, own))
+        yield Figure(f"  modules elsewhere that name “{name}”", len(namers), details=namers)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
 """Counts the steps of torchsan's own code in every process of a run; Python imports it at start from PYTHONPATH.
 
-`tools/house.py` sets the two variables it needs: where the package is, and a folder to which each process writes what
+`tools/steps.py` sets the two variables it needs: where the package is, and a folder to which each process writes what
 it counted when it ends.
 """
 
