@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Run, command
+from torchsan import __version__
 from torchsan.recording import Program, Reader
 from torchsan.report.json_report import report_schema
 
@@ -359,7 +360,7 @@ def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.Mo
 
 
 def test_help_and_version(cli: Run) -> None:
-    assert cli("--version").stdout == "torchsan 0.1.0\n"
+    assert cli("--version").stdout == f"torchsan {__version__}\n"
     text = cli("--help").stdout
     assert "exit status" in text
     assert "examples:" in text
