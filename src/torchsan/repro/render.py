@@ -1,4 +1,4 @@
-"""A candidate as a script: plain PyTorch, nothing from torchsan, unless its tensors stay in a store."""
+"""A candidate as a script: plain PyTorch, nothing from torchsan unless its tensors stay in a store; and its README."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Any
 
 import torch
 
-from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.script_assertions import ending
-from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, is_uniform, span
+from torchsan._version import __version__
+from torchsan.recording import Manifest
+from torchsan.records import Check, Exhibit, Finding, Given
+from torchsan.report.tables import count
+from torchsan.repro.script_assertions import assertions, shows_by_itself
+from torchsan.repro.trials import Verdict
+from torchsan.repro.values import Tensors, contiguous_stride, default_fill, dtype_named, is_uniform, span
 
 _MOST_INLINE = 32
+_MOST_OUTPUT = 3000
 _TAKEN = frozenset(["torch", "sys", "aten", "prims", "f", "inputs", "run", "data", "store", "load", *dir(builtins)])
 
 
@@ -38,13 +43,13 @@ def render(
 ) -> Script:
     """Return the script that shows the finding and exits with 1 when it does. `loads` are modules to import first."""
     writer = _Writer(exhibit, tensors, store=store)
-    end = ending(exhibit, finding)
+    end, imports = assertions(exhibit, finding)
     body = [*writer.function(), "", "", *writer.inputs(), "", ""]
     for i, call in enumerate(exhibit.earlier):
         body += [*writer.inputs(call, f"earlier{i}" if len(exhibit.earlier) > 1 else "earlier"), "", ""]
-    modules = writer.imports | ({"sys"} if any("sys." in line for line in end.lines) else set())
+    modules = writer.imports | ({"sys"} if any("sys." in line for line in end) else set())
     head = [f'"""{_docstring(title)}"""', *(f"import {m}" for m in sorted(modules))]
-    head += ["import torch", *sorted(end.froms), *(f"import {m}" for m in writer.late_imports)]
+    head += ["import torch", *imports, *(f"import {m}" for m in writer.late_imports)]
     head += [f"import {m}  # registers the operators" for m in loads]
     settings = [f"torch._inductor.config.{k} = {v!r}" for k, v in sorted(exhibit.config.items())]
     if settings:
@@ -53,7 +58,7 @@ def render(
         settings.insert(0, "torch.set_grad_enabled(False)")
     libraries = sorted({n.op.split(".")[0] for n in exhibit.nodes} & {"aten", "prims"})
     names = [f"{name} = torch.ops.{name}" for name in libraries]
-    lines = [*head, "", *names, *settings, *writer.preamble, "", "", *body, *end.lines]
+    lines = [*head, "", *names, *settings, *writer.preamble, "", "", *body, *end]
     return Script(text="\n".join(lines) + "\n", data=writer.data)
 
 
@@ -218,13 +223,6 @@ def _made_up(g: Given, size: tuple[int, ...], kind: str) -> str:
     return f"torch.randn({_tuple(size)}{kind})"
 
 
-def default_fill(dtype: torch.dtype) -> str:
-    """What stands in for values that nobody kept: an index is only safe when it is zero."""
-    if dtype.is_floating_point or dtype.is_complex:
-        return "randn 0"
-    return "randint 0 2 0" if dtype is torch.bool else "full 0"
-
-
 def _parsed(text: str, dtype: torch.dtype) -> bool | int | float:
     if dtype is torch.bool:
         return text == "True"
@@ -255,3 +253,67 @@ def _number(value: Any, dtype: torch.dtype = torch.float64) -> str:
 def _same(text: str, value: float, dtype: torch.dtype) -> bool:
     narrow = dtype if dtype.is_floating_point else torch.float64
     return bool(torch.tensor(float(text), dtype=torch.float64).to(narrow).double() == value)
+
+
+def title(finding: Finding, exhibit: Exhibit) -> str:
+    """What is wrong, in a line: with those of the blamed operators that the script still has."""
+    left = {n.op for n in exhibit.nodes}
+    ops = [op for op in finding.ops if op in left] or finding.ops
+    where = ", ".join(ops[:4]) or (finding.pass_ or str(finding.stage))
+    return f"{finding.kind} ({finding.stage}): {where}"
+
+
+def readme(
+    exhibit: Exhibit, finding: Finding, manifest: Manifest, verdict: Verdict, script: str, loads: tuple[str, ...]
+) -> str:
+    """Return README.md of a reproducer."""
+    lines = [f"# {title(finding, exhibit)}", "", *_verified(finding, verdict), ""]
+    shown = verdict.same or finding
+    lines += ["## What is wrong", "", shown.message, ""]
+    evidence = [str(line) for line in shown.evidence.get("text", ())] if isinstance(shown.evidence, dict) else []
+    if {"compiled", "eager"} <= set(shown.evidence):
+        lines += [f"Expected (eager): `{shown.evidence['eager']}`", ""]
+        lines += [f"Actual (compiled): `{shown.evidence['compiled']}`", ""]
+    if evidence:
+        lines += ["```text", *evidence, "```", ""]
+    lines += ["## How to run", "", "```sh", "python repro.py          # fails"]
+    if finding.check is not Check.METADATA:
+        lines.append("python repro.py eager    # passes: nothing is compiled")
+    if not shows_by_itself(finding):
+        lines[-2:] = [f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"]
+    lines += ["```", ""]
+    if loads:
+        lines += [f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.", ""]
+    lines += ["```python", *script.splitlines(), "```", ""]
+    if verdict.output:
+        lines += ["What it prints:", "", "```text", verdict.output[-_MOST_OUTPUT:].rstrip(), "```", ""]
+    calls = count(len(exhibit.nodes), "operator call")
+    places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
+    lines += [
+        "## Where it comes from",
+        "",
+        f"- {calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
+        f"- {', '.join(f'{what} `{name}`' for what, name in places.items() if name is not None)}",
+        f"- PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
+        *(f"- {note}" for note in exhibit.notes),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _verified(finding: Finding, verdict: Verdict) -> list[str]:
+    if verdict:
+        how = ["run in a fresh process, in another folder, torchsan makes the same finding"]
+        if verdict.alone:
+            how.append("`python repro.py` fails")
+        if verdict.eager:
+            how.append("it passes with eager")
+        return [f"**Verified**: {'; '.join(how)}."]
+    why = []
+    if verdict.same is None:
+        why.append("run in a fresh process, torchsan does not make the same finding")
+    if verdict.alone is False:
+        why.append("`python repro.py` does not fail")
+    if verdict.eager is False:
+        why.append("it does not pass with eager either")
+    return [f"**Not verified**: it does not reproduce by itself: {'; '.join(why)}."]

@@ -1,4 +1,7 @@
-"""What ends the making of a reproducer before it is done."""
+"""Runs trials, each in a fresh process, through a server process that has imported PyTorch once.
+
+Importing it imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,48 @@ import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from torchsan.errors import InternalError
-from torchsan.torch_internals.inductor import IMPORT_COMPILER
+from torchsan.torch_internals.inductor import COMPILER_MODULES
+
+_PROCESS = str(Path(__file__).with_name("_trial_process.py"))
 
 
 class Stopped(Exception):
     """The time is up, or the user pressed Ctrl-C: the best so far is what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One trial, in `folder`, where its output goes too. `words` are the script and its arguments.
+
+    `work` is "trial" (the script under torchsan, with `check`), "script" (the script in a process that knows torchsan),
+    "alone" (in one that never imported it) or "evaluate" (the nodes of `exhibit.json`).
+    """
+
+    work: str
+    folder: str
+    timeout: float
+    words: tuple[str, ...] = ("repro.py",)
+    check: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a trial ended: its status, as `subprocess` has it, and whether it had to be ended."""
+
+    id: int = 0
+    status: int
+    timeout: bool
 
 
 def environment() -> dict[str, str]:
@@ -29,36 +61,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
 
 
-def trial_environment() -> dict[str, str]:
+def _trial_environment() -> dict[str, str]:
     """The same without a pool of compilers, which would take longer to start than one kernel to compile."""
     return environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
-# What it runs. Before it imports anything of torchsan it forks the spare, for a script that has to fail alone.
-_PROGRAM = f"""\
-import ctypes, os, runpy, sys
-{IMPORT_COMPILER}
-order, orders = os.pipe()
-spare = os.fork()
-if spare:
-    from torchsan.cli._trials import Spare, main
-    main(Spare(spare, orders))
-else:
-    os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # Die with the zygote, whoever ends it.
-    os.close(orders)
-    for stream in range(3):
-        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-    folder = os.read(order, 1 << 16)
-    if folder:
-        os.chdir(folder)
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.argv = ["repro.py"]
-        runpy.run_path("repro.py", run_name="__main__")
-"""
 
 
 class TrialServer:
@@ -70,7 +75,7 @@ class TrialServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
+        self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {}
         self._ids = itertools.count()
         self._over = False
 
@@ -78,7 +83,13 @@ class TrialServer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        """End it, and the trials it runs, for good."""
+        with self._lock:
+            self._over = True
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def get_ready(self) -> None:
         """Import PyTorch, there and here, without waiting for it: it will be needed."""
@@ -88,54 +99,45 @@ class TrialServer:
         # No daemon: a process that ends in the middle of an import of torch may crash.
         threading.Thread(target=importlib.import_module, args=("torch",)).start()
 
-    def _start(self) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, _PROCESS, "serve", *COMPILER_MODULES],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=trial_environment(),
+            env=_trial_environment(),
             start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
         )
-        self._process = process
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        return self._process
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Request) -> Answer:
         """Run one request to its end. Raise Stopped when it is all over, InternalError if no process can be had."""
         for _ in range(2):
-            answer: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+            answer: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
             with self._lock:
                 if self._over:
                     raise Stopped("interrupted")
-                if self._process is None or self._process.poll() is not None:
-                    self._start()
-                assert self._process is not None
-                assert self._process.stdin is not None
+                process = self._process
+                if process is None or process.poll() is not None:
+                    process = self._start()
                 id_ = next(self._ids)
                 self._waiting[id_] = answer
+                assert process.stdin is not None
                 with suppress(OSError, ValueError):
-                    self._process.stdin.write(json.dumps(request | {"id": id_}) + "\n")
-                    self._process.stdin.flush()
+                    process.stdin.write(json.dumps(asdict(request) | {"id": id_}) + "\n")
+                    process.stdin.flush()
             found = answer.get()
             if found is not None:
                 return found
         raise InternalError("no process for trials can be started; see `torchsan doctor`", slug="internal-error")
 
-    def stop(self) -> None:
-        """End it, and the trials it runs, for good."""
-        with self._lock:
-            self._over = True
-            process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
-
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            answer = json.loads(line)
-            waiting = self._waiting.pop(answer["id"], None)
+            answer = Answer(**json.loads(line))
+            waiting = self._waiting.pop(answer.id, None)
             if waiting is not None:
                 waiting.put(answer)
         process.wait()
@@ -147,3 +149,20 @@ class TrialServer:
             waiting_ones, self._waiting = self._waiting, {}
         for waiting in waiting_ones.values():
             waiting.put(None)
+
+
+def run_anew(request: Request) -> Answer:
+    """Run one request in an interpreter started for it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, _PROCESS, "once", json.dumps(asdict(request))],
+            cwd=request.folder,
+            env=_trial_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=request.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(status=-signal.SIGKILL, timeout=True)
+    return Answer(status=done.returncode, timeout=False)
