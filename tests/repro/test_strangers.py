@@ -141,7 +141,8 @@ def test_a_finding_that_is_not_there_and_one_without_an_exhibit(tmp_path: Path, 
 
 def test_a_message_cannot_leave_the_docstring(tmp_path: Path) -> None:
     with Store(tmp_path / "tensors") as store:
-        script = render(exhibit(), finding(), Tensors(store), '"""\nimport os; os._exit(0)\n"""')
+        evil = finding(ops=('"""\nimport os; os._exit(0)\n"""',))
+        script = render(exhibit(), evil, Tensors(store))
     compile(script.text, "repro.py", "exec")
     assert script.text.count('"""') == 2
 

@@ -21,9 +21,9 @@ def contains_x(candidate: str, folder: Path, limit: float) -> bool:
 
 def trials(folder: Path, *, limit: float = 5, total: float = 100, slow: bool = False) -> Trials[str]:
     return Trials(
-        too_slow if slow else contains_x,
-        folder,
-        Limits(jobs=2, trial=limit, total=total),
+        shows=too_slow if slow else contains_x,
+        folder=folder,
+        limits=Limits(jobs=2, trial=limit, total=total),
         key=str,
         describe=str,
         progress=lambda text: None,

@@ -1,11 +1,10 @@
 """The process that `trial_server` starts: it imports PyTorch once and forks a fresh process for each trial.
 
-    python _trial_process.py serve MODULE…    serve the requests on stdin; import the modules before anything else
+    python _trial_process.py serve MODULE…    serve requests; import the modules before anything else
     python _trial_process.py once REQUEST     run one request in this very process
 
-A request is a JSON object on a line of its own. Each is answered with a line once its trial is over: several run at
-once and are answered in the order in which they end. The server runs nothing in parallel itself: a fork of a process
-that has would hang.
+Its stdin is a socket, and through it comes a connection for each request: a line of JSON each way, the answer once the
+trial is over. It runs nothing in parallel itself: a fork of a process that has would hang.
 
 It is run as a file and imports nothing of torchsan at first. So it can fork the *spare*: a process that has PyTorch
 ready and never imported torchsan, for the script that has to fail without it.
@@ -26,9 +25,10 @@ import resource
 import runpy
 import select
 import signal
+import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,60 +66,57 @@ def _import_torchsan() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    id: int
+    connection: socket.socket
     deadline: float
 
 
 def _serve(spares: list[_Spare]) -> None:
     """Serve until stdin ends: nobody waits for answers any more then, so what still runs is ended."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    os.set_blocking(0, False)
+    control = socket.socket(fileno=0)
     running: dict[int, _Running] = {}
-    rest = b""
     while True:
-        select.select([0], [], [], 0.01 if running else None)
-        with suppress(BlockingIOError):
-            chunk = os.read(0, 1 << 16)
-            if not chunk:
+        ready, _, _ = select.select([control], [], [], 0.01 if running else None)
+        if ready:
+            _, received, _, _ = socket.recv_fds(control, 1, 1)
+            if not received:
                 break
-            rest += chunk
-        *lines, rest = rest.split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            deadline = time.monotonic() + request["timeout"]
-            running[_start(request, spares)] = _Running(request["id"], deadline)
-        for answer in _ended(running):
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+            connection = socket.socket(fileno=received[0])
+            request = json.loads(connection.makefile().readline())
+            child = _start(request, spares, [connection, *(r.connection for r in running.values())])
+            running[child] = _Running(connection, time.monotonic() + request["timeout"])
+        _answer_ended(running)
     for child in running:
         _kill(child)
 
 
-def _start(request: dict[str, Any], spares: list[_Spare]) -> int:
+def _start(request: dict[str, Any], spares: list[_Spare], connections: list[socket.socket]) -> int:
     """Start the trial; return its process."""
     if request["work"] == "alone" and spares:
         spare = spares.pop()
         with suppress(BrokenPipeError):  # It has died.
-            spare.run(request["folder"])
+            os.write(spare.orders, os.fsencode(request["folder"]))
             return spare.process
     child = os.fork()
     if child == 0:
+        for connection in connections:
+            connection.close()
         _run(request)
     return child
 
 
-def _ended(running: dict[int, _Running]) -> Iterator[dict[str, Any]]:
-    """The answers for trials that have ended, or have to because their time is up."""
-    for child, request in list(running.items()):
+def _answer_ended(running: dict[int, _Running]) -> None:
+    """Answer for the trials that have ended, or have to because their time is up."""
+    for child, trial in list(running.items()):
         done, status = os.waitpid(child, os.WNOHANG)
-        timeout = not done and time.monotonic() > request.deadline
+        timeout = not done and time.monotonic() > trial.deadline
         if timeout:
             _kill(child)
             _, status = os.waitpid(child, 0)
         if done or timeout:
             del running[child]
-            yield {"id": request.id, "status": os.waitstatus_to_exitcode(status), "timeout": timeout}
+            answer = {"status": os.waitstatus_to_exitcode(status), "timeout": timeout}
+            with suppress(BrokenPipeError), trial.connection:
+                trial.connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _kill(child: int) -> None:
@@ -132,10 +129,7 @@ def _kill(child: int) -> None:
 class _Spare:
     process: int
     orders: int
-
-    def run(self, folder: str) -> None:
-        """Let it run the script of the folder. It ends with that."""
-        os.write(self.orders, os.fsencode(folder))
+    """Where the folder goes whose script it is to run. It ends with that."""
 
 
 def _fork_spare() -> _Spare:

@@ -17,7 +17,7 @@ from torchsan.records import Exhibit, Finding, Given
 from torchsan.report.tables import count
 from torchsan.repro.exhibits import Wanted
 from torchsan.repro.reduce import mapped, reduce
-from torchsan.repro.render import readme, render, title
+from torchsan.repro.render import readme, render
 from torchsan.repro.trial_server import Stopped, TrialServer
 from torchsan.repro.trials import STATE, Limits, Runner, Trials, Verdict, elements, key_of, verify
 from torchsan.repro.values import Tensors, write_safetensors
@@ -65,10 +65,9 @@ def make(
         tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work,
         Store(Path(work) / "tensors") as store,
     ):
-        script = _Script(wanted, Tensors(store))
-        attempt = _Attempt(wanted, script, runner, Path(work), out, limits, progress)
-        best, stopped = attempt.reduce(_copied(wanted.exhibit, wanted.recording, store))
-        text = script.write(best, out, store=with_store)
+        maker = _Maker(wanted, Tensors(store), runner, Path(work), out / STATE, limits, progress)
+        best, stopped, trials = maker.reduce(_copied(wanted.exhibit, wanted.recording, store))
+        text = maker.write(best, out, store=with_store)
     progress("verifying")
     verdict = verify(out, runner, limits.trial)
     about = readme(best, wanted.finding, wanted.recording.manifest, verdict, text, wanted.loads.modules)
@@ -80,7 +79,7 @@ def make(
         finding=wanted.finding,
         nodes=len(best.nodes),
         lines=len(text.splitlines()),
-        trials=attempt.trials.count,
+        trials=trials,
         verdict=verdict,
         stopped=stopped,
     )
@@ -103,16 +102,21 @@ def _copied(exhibit: Exhibit, recording: Reader, store: Store) -> Exhibit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Script:
-    """Writes candidates as scripts, with what they need beside them."""
+class _Maker:
+    """Makes an exhibit smaller. The file `state` keeps what came of trials, for another attempt to go on from there."""
 
     wanted: Wanted
     tensors: Tensors
+    runner: Runner
+    work: Path
+    state: Path
+    limits: Limits
+    progress: Callable[[str], None]
 
     def write(self, candidate: Exhibit, folder: Path, *, store: bool = False) -> str:
-        """Write the script, in the place of one that may be there, and return it."""
-        finding, loads = self.wanted.finding, self.wanted.loads
-        script = render(candidate, finding, self.tensors, title(finding, candidate), loads.modules, store=store)
+        """Write the script, with what it needs beside it, in the place of one that may be there; return it."""
+        loads = self.wanted.loads
+        script = render(candidate, self.wanted.finding, self.tensors, loads.modules, store=store)
         loads.copy_to(folder)
         (folder / "data.safetensors").unlink(missing_ok=True)
         shutil.rmtree(folder / "tensors", ignore_errors=True)
@@ -124,77 +128,57 @@ class _Script:
         (folder / "repro.py").write_text(script.text, encoding="utf-8")
         return script.text
 
-
-class _Attempt:
-    """Makes an exhibit smaller, and remembers the trials in `out`, so that another attempt goes on from there."""
-
-    def __init__(
-        self,
-        wanted: Wanted,
-        script: _Script,
-        runner: Runner,
-        work: Path,
-        out: Path,
-        limits: Limits,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._script = script
-        self._runner = runner
-        self._work = work
-        self._state = out / STATE
-        self._exhibit = key_of(wanted.exhibit)
-        self._limits = limits
-        self._progress = progress
-        self.trials: Trials[Exhibit] = Trials(
-            self._shows,
-            work,
-            limits,
-            key=key_of,
-            describe=lambda c: f"{count(len(c.nodes), 'node')}, {count(elements(c), 'element')}",
-            progress=progress,
-            known=self._load(),
-        )
-
     def _shows(self, candidate: Exhibit, folder: Path, limit: float) -> bool:
         """Whether the candidate shows the finding. One that crashes or cannot be written does not."""
         try:
-            self._script.write(candidate, folder)
+            self.write(candidate, folder)
         except (TorchsanError, RuntimeError, TypeError, ValueError, KeyError, OSError):
             return False
-        return self._runner.under_torchsan(folder, limit) is not None
+        return self.runner.under_torchsan(folder, limit) is not None
 
-    def reduce(self, exhibit: Exhibit) -> tuple[Exhibit, str | None]:
-        """Return the smallest candidate that shows the finding, and why it may not be the smallest there is."""
-        smallest = exhibit
+    def reduce(self, exhibit: Exhibit) -> tuple[Exhibit, str | None, int]:
+        """Return the smallest candidate that shows the finding, why it may not be the smallest, and how many trials."""
+        smallest, stopped = exhibit, None
+        trials: Trials[Exhibit] = Trials(
+            shows=self._shows,
+            folder=self.work,
+            limits=self.limits,
+            key=key_of,
+            describe=lambda c: f"{count(len(c.nodes), 'node')}, {count(elements(c), 'element')}",
+            progress=self.progress,
+            known=self._load(),
+        )
 
         def better(candidate: Exhibit) -> None:
             nonlocal smallest
             smallest = candidate
-            self._save()
+            self._save(trials.known)
 
         try:
-            values = self._runner.evaluate(exhibit, self._work, self._limits.trial)
-            found = reduce(exhibit, values, self._script.tensors, self.trials.first, better)
-            return smallest, None if found is not None else "it does not show the finding by itself"
+            values = self.runner.evaluate(exhibit, self.work, self.limits.trial)
+            if reduce(exhibit, values, self.tensors, trials.first, better) is None:
+                stopped = "it does not show the finding by itself"
         except Stopped as e:
-            return smallest, str(e)
+            stopped = str(e)
         except KeyboardInterrupt:
-            self._progress("interrupted; keeping the smallest so far")
-            return smallest, "interrupted"
+            self.progress("interrupted; keeping the smallest so far")
+            stopped = "interrupted"
         finally:
-            self.trials.close()
-            self._save()
+            trials.close()
+            self._save(trials.known)
+        return smallest, stopped, trials.count
 
     def _load(self) -> dict[str, bool]:
         try:
-            state = json.loads(self._state.read_text())
-            if state["exhibit"] == self._exhibit:
+            state = json.loads(self.state.read_text())
+            if state["exhibit"] == key_of(self.wanted.exhibit):
                 known = {str(k): bool(v) for k, v in state["trials"].items()}
-                self._progress(f"going on after {len(known)} trials of an earlier attempt")
+                self.progress(f"going on after {len(known)} trials of an earlier attempt")
                 return known
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # No earlier attempt, or none that can be read.
         return {}
 
-    def _save(self) -> None:
-        write_atomically(self._state, json.dumps({"exhibit": self._exhibit, "trials": dict(self.trials.known)}))
+    def _save(self, known: dict[str, bool]) -> None:
+        state = {"exhibit": key_of(self.wanted.exhibit), "trials": dict(known)}
+        write_atomically(self.state, json.dumps(state))

@@ -49,9 +49,9 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
                 slug="not-shown",
             )
         trials: Trials[list[int]] = Trials(
-            lambda kept, folder, limit: _shows(_with_only(tree, kept), folder, limit, script, command),
-            Path(work),
-            limits,
+            shows=lambda kept, folder, limit: _shows(_with_only(tree, kept), folder, limit, script, command),
+            folder=Path(work),
+            limits=limits,
             key=lambda kept: _with_only(tree, kept),
             describe=lambda kept: f"{len(kept)} statements",
             progress=progress,

@@ -6,11 +6,10 @@ Importing it imports no torch.
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import os
-import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -49,7 +48,6 @@ class Request:
 class Answer:
     """How a trial ended: its status, as `subprocess` has it, and whether it had to be ended."""
 
-    id: int = 0
     status: int
     timeout: bool
 
@@ -74,9 +72,8 @@ class TrialServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {}
-        self._ids = itertools.count()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
         self._over = False
 
     def __enter__(self) -> Self:
@@ -86,69 +83,52 @@ class TrialServer:
         """End it, and the trials it runs, for good."""
         with self._lock:
             self._over = True
-            process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
+            if self._process is not None and self._control is not None:
+                self._process.kill()
+                self._process.wait()
+                self._control.close()
 
     def get_ready(self) -> None:
         """Import PyTorch, there and here, without waiting for it: it will be needed."""
         with self._lock:
-            if self._process is None and not self._over:
-                self._start()
+            if not self._over:
+                self._started()
         # No daemon: a process that ends in the middle of an import of torch may crash.
         threading.Thread(target=importlib.import_module, args=("torch",)).start()
 
-    def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, _PROCESS, "serve", *COMPILER_MODULES],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=_trial_environment(),
-            start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
-        )
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        return self._process
+    def _started(self) -> socket.socket:
+        """The socket to a process that runs: a new one, if there is none."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        if self._control is not None:
+            self._control.close()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, _PROCESS, "serve", *COMPILER_MODULES],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_trial_environment(),
+                start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
+            )
+        return self._control
 
     def ask(self, request: Request) -> Answer:
         """Run one request to its end. Raise Stopped when it is all over, InternalError if no process can be had."""
         for _ in range(2):
-            answer: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-            with self._lock:
-                if self._over:
-                    raise Stopped("interrupted")
-                process = self._process
-                if process is None or process.poll() is not None:
-                    process = self._start()
-                id_ = next(self._ids)
-                self._waiting[id_] = answer
-                assert process.stdin is not None
-                with suppress(OSError, ValueError):
-                    process.stdin.write(json.dumps(asdict(request) | {"id": id_}) + "\n")
-                    process.stdin.flush()
-            found = answer.get()
-            if found is not None:
-                return found
+            ours, theirs = socket.socketpair()
+            with ours:
+                with self._lock, theirs, suppress(OSError):
+                    if self._over:
+                        raise Stopped("interrupted")
+                    socket.send_fds(self._started(), [b"."], [theirs.fileno()])
+                with suppress(OSError):
+                    ours.sendall(json.dumps(asdict(request)).encode() + b"\n")
+                    answer = ours.makefile().readline()
+                    if answer:
+                        return Answer(**json.loads(answer))
         raise InternalError("no process for trials can be started; see `torchsan doctor`", slug="internal-error")
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = Answer(**json.loads(line))
-            waiting = self._waiting.pop(answer.id, None)
-            if waiting is not None:
-                waiting.put(answer)
-        process.wait()
-        process.stdout.close()
-        assert process.stdin is not None
-        with suppress(OSError):
-            process.stdin.close()
-        with self._lock:
-            waiting_ones, self._waiting = self._waiting, {}
-        for waiting in waiting_ones.values():
-            waiting.put(None)
 
 
 def run_anew(request: Request) -> Answer:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -51,6 +51,7 @@ class Limits:
     total: float = 900.0
 
 
+@dataclass(kw_only=True, eq=False)
 class Trials(Generic[_Candidate]):
     """Tries candidates, several at once, and remembers what came of them.
 
@@ -59,27 +60,18 @@ class Trials(Generic[_Candidate]):
     what came of candidates so far, also in an earlier attempt that was interrupted. The time begins to count now.
     """
 
-    def __init__(
-        self,
-        shows: Callable[[_Candidate, Path, float], bool],
-        folder: Path,
-        limits: Limits,
-        *,
-        key: Callable[[_Candidate], str],
-        describe: Callable[[_Candidate], str],
-        progress: Callable[[str], None],
-        known: dict[str, bool] | None = None,
-    ) -> None:
-        self.count = 0
-        self.known = {} if known is None else known
-        self._shows = shows
-        self._folder = folder
-        self._limits = limits
-        self._key = key
-        self._describe = describe
-        self._progress = progress
-        self._deadline = time.monotonic() + limits.total
-        self._pool = ThreadPoolExecutor(limits.jobs)
+    shows: Callable[[_Candidate, Path, float], bool]
+    folder: Path
+    limits: Limits
+    key: Callable[[_Candidate], str]
+    describe: Callable[[_Candidate], str]
+    progress: Callable[[str], None]
+    known: dict[str, bool] = field(default_factory=dict)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.limits.total
+        self._pool = ThreadPoolExecutor(self.limits.jobs)
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -91,9 +83,9 @@ class Trials(Generic[_Candidate]):
 
         Raise Stopped when the time is up.
         """
-        waiting = list({self._key(c): c for c in candidates}.values())
+        waiting = list({self.key(c): c for c in candidates}.values())
         while waiting:
-            batch, waiting = waiting[: self._limits.jobs], waiting[self._limits.jobs :]
+            batch, waiting = waiting[: self.limits.jobs], waiting[self.limits.jobs :]
             if time.monotonic() > self._deadline:
                 raise Stopped(_TIME_IS_UP)
             for candidate, good in zip(batch, self._pool.map(self._try, batch), strict=True):
@@ -102,20 +94,20 @@ class Trials(Generic[_Candidate]):
         return None
 
     def _try(self, candidate: _Candidate) -> bool:
-        key = self._key(candidate)
+        key = self.key(candidate)
         if key in self.known:
             return self.known[key]
         with self._lock:
             self.count += 1
             number = self.count
-        folder = self._folder / f"trial{number}"
+        folder = self.folder / f"trial{number}"
         folder.mkdir()
         start = time.monotonic()
         left = self._deadline - start
         try:
-            good = self._shows(candidate, folder, max(1.0, min(self._limits.trial, left)))
+            good = self.shows(candidate, folder, max(1.0, min(self.limits.trial, left)))
         except TimeoutError:
-            if left < self._limits.trial:
+            if left < self.limits.trial:
                 raise Stopped(_TIME_IS_UP) from None  # It might have shown the problem.
             good = False
         finally:
@@ -123,7 +115,7 @@ class Trials(Generic[_Candidate]):
                 shutil.rmtree(folder, ignore_errors=True)
         self.known[key] = good
         answer = "shows it" if good else "no"
-        self._progress(f"trial {number}: {self._describe(candidate)}: {answer} ({time.monotonic() - start:.1f} s)")
+        self.progress(f"trial {number}: {self.describe(candidate)}: {answer} ({time.monotonic() - start:.1f} s)")
         return good
 
 

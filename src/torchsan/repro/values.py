@@ -7,6 +7,7 @@ import logging
 import math
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,11 @@ def evaluate(folder: Path) -> None:
     of nodes to inputs that hold their values. What cannot be run is left out.
     """
     exhibit = decode(Exhibit, json.loads((folder / "exhibit.json").read_text()))
-    registered = [op for op in foreign_operators(exhibit) if _is_registered(op)]
+    registered = []
+    for op in foreign_operators(exhibit):
+        with suppress(RecordingError):
+            find_operator(op)
+            registered.append(op)
     (folder / "operators.json").write_text(json.dumps(registered))
     found: dict[str, Given] = {}
     with Store(folder / "tensors") as store, torch.no_grad():
@@ -123,13 +128,6 @@ def evaluate(folder: Path) -> None:
                     stored=name,
                 )
     (folder / "values.json").write_text(json.dumps({k: encode(v) for k, v in found.items()}))
-
-
-def _is_registered(op: str) -> bool:
-    try:
-        return find_operator(op) is not None
-    except RecordingError:
-        return False
 
 
 def _made(given: Given, tensors: Tensors) -> torch.Tensor:
