@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchsan.recording import Reader
     from torchsan.repro.exhibits import Loads
     from torchsan.repro.trial_server import TrialServer
-    from torchsan.repro.trials import Limits
+    from torchsan.repro.trials import Limits, Made
 
 _DESCRIPTION = """\
 Cut one finding out of a recording: a folder with repro.py (plain PyTorch), its tensors, a README.md for the bug \
@@ -114,12 +114,7 @@ def _reduce_script(args: argparse.Namespace, limits: Limits) -> int:
     out = args.out or Path("torchsan-repros") / script.stem
     require_free(out)
     made = reduce_script(script, out, args.check, limits, _silent if args.quiet else _progress)
-    verdict = "verified" if made.verified else "NOT verified: run once more, it does not show the problem"
-    size = f"{made.statements} statements, {made.lines} lines, {made.trials} trials"
-    sys.stdout.write(f"{verdict}: {made.file} ({size})\n")
-    if made.stopped is not None:
-        sys.stdout.write(f"not minimised to the end: {made.stopped}\n")
-    return 0 if made.verified else 4
+    return _say(made, "run once more, it does not show the problem", sys.stdout)
 
 
 def make_and_say(
@@ -145,14 +140,19 @@ def make_and_say(
     from torchsan.repro.make import make  # It imports torch, while the server does.
 
     made = make(wanted, out, server, limits or Limits(), _silent if quiet else _progress, with_store=with_store)
-    size = f"{count(made.nodes, 'operator call')}, {made.lines} lines, {count(made.trials, 'trial')}"
-    verdict = "verified" if made else "NOT verified: it does not reproduce by itself"
-    script = shown_path(made.folder / "repro.py")
-    lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {script} ({size})"]
+    to.write(f"{clean(f'{wanted.finding.id}: {wanted.finding.message}', 1000)}\n")
+    return _say(made, "it does not reproduce by itself", to)
+
+
+def _say(made: Made, otherwise: str, to: TextIO) -> int:
+    """Say what came of it; return the status of `repro`."""
+    verdict = "verified" if made.verified else f"NOT verified: {otherwise}"
+    size = f"{made.content}, {len(made.file.read_text().splitlines())} lines, {count(made.trials, 'trial')}"
+    lines = [f"{verdict}: {shown_path(made.file)} ({size})"]
     if made.stopped is not None:
         lines.append(f"not minimised to the end: {made.stopped}")
     to.write("".join(f"{clean(line, 1000)}\n" for line in lines))
-    return 0 if made else 4
+    return 0 if made.verified else 4
 
 
 def _silent(text: str) -> None:

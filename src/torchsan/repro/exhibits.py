@@ -173,12 +173,23 @@ def _validate(exhibit: Exhibit) -> None:
     for node in exhibit.nodes:
         _validate_call(node, known)
         _new_name(known, node.name)
+    if not all(_has_plain_name(op) for op in {n.op for n in exhibit.nodes} - {"getitem"}):
+        raise _malformed("the name of an operator")
     if not set(exhibit.outputs) <= known or not exhibit.outputs:
         raise _malformed("outputs that are not computed")
     if not all(is_settable(name, value) for name, value in exhibit.config.items()):
         raise _malformed("its configuration")
     if not re.fullmatch(r"[a-z_]{1,40}", exhibit.backend):
         raise _malformed("its backend")
+
+
+def _has_plain_name(op: str) -> bool:
+    """Whether no part of `library.name.overload` is an attribute that every Python object has.
+
+    PyTorch itself has operators such as `aten.__and__.Tensor`; the dispatcher is asked for all of its own.
+    """
+    library, name, overload = op.split(".")
+    return not any(p.startswith("__") for p in (library, overload, "" if library in KNOWN else name))
 
 
 def _validate_given(given: Given) -> None:
@@ -192,21 +203,12 @@ def _validate_given(given: Given) -> None:
 
 
 def _validate_call(node: OperatorCall, known: set[str]) -> None:
-    if node.op != "getitem" and not _is_callable(node.op):
+    match = _OPERATOR.fullmatch(node.op)
+    if node.op != "getitem" and (match is None or f"{match['library']}.{match['name']}" in _REFUSED):
         raise _malformed(f"the operator {node.op!r:.100}, which reproducers do not call")
     _validate_values([*node.args, *node.kwargs.values()], known)
     if not all(_NAME.fullmatch(k) and not keyword.iskeyword(k) for k in node.kwargs):
         raise _malformed("the name of an argument")
-
-
-def _is_callable(op: str) -> bool:
-    """Whether `library.name.overload` is the form of an operator, and none of what every Python object has."""
-    match = _OPERATOR.fullmatch(op)
-    if match is None or f"{match['library']}.{match['name']}" in _REFUSED:
-        return False
-    # PyTorch's own has operators such as `aten.__and__.Tensor`; of `aten`, the dispatcher is asked for all.
-    parts = [match["library"], match["overload"], *([match["name"]] if match["library"] not in KNOWN else [])]
-    return not any(part.startswith("__") for part in parts)
 
 
 def _validate_values(values: Iterable[Any], known: set[str]) -> None:

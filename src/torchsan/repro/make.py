@@ -13,31 +13,15 @@ from torchsan.errors import TorchsanError, UsageError
 from torchsan.graphs.operators import require_operators
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
-from torchsan.records import Exhibit, Finding, Given
+from torchsan.records import Exhibit, Given
 from torchsan.report.tables import count
 from torchsan.repro.exhibits import Wanted
 from torchsan.repro.reduce import mapped, reduce
 from torchsan.repro.render import readme, render
 from torchsan.repro.trial_server import Stopped, TrialServer
-from torchsan.repro.trials import STATE, Limits, Runner, Trials, Verdict, elements, key_of, verify
+from torchsan.repro.trials import STATE, Limits, Made, Runner, Trials, elements, key_of, verify
 from torchsan.repro.values import Tensors, write_safetensors
 from torchsan.store import Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A folder with a reproducer; truthy if it is verified. `stopped` says why it may not be the smallest."""
-
-    folder: Path
-    finding: Finding
-    nodes: int
-    lines: int
-    trials: int
-    verdict: Verdict
-    stopped: str | None
-
-    def __bool__(self) -> bool:
-        return bool(self.verdict)
 
 
 def make(
@@ -75,12 +59,10 @@ def make(
     if stopped is None:
         (out / STATE).unlink(missing_ok=True)
     return Made(
-        folder=out,
-        finding=wanted.finding,
-        nodes=len(best.nodes),
-        lines=len(text.splitlines()),
+        file=out / "repro.py",
+        content=count(len(best.nodes), "operator call"),
         trials=trials,
-        verdict=verdict,
+        verified=bool(verdict),
         stopped=stopped,
     )
 

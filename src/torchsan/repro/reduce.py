@@ -154,7 +154,7 @@ class _Reducer:
     def layout(self) -> None:
         """No gaps and no permutations in memory, no gradients that nobody takes."""
         plain = mapped(self.now, lambda g: g if g.base is not None else replace(g, stride=contiguous_stride(g.size)))
-        self._take([plain])
+        self._take([replace(self.now, inputs=plain.inputs)])
 
     def dimensions(self) -> None:
         """No dimensions of length one in front."""

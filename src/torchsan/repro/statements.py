@@ -11,28 +11,16 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from torchsan.errors import UsageError
 from torchsan.recording.folder import write_atomically
+from torchsan.report.tables import count
 from torchsan.repro.trial_server import Stopped, environment
-from torchsan.repro.trials import Limits, Trials, leave_out
+from torchsan.repro.trials import Limits, Made, Trials, leave_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
-    """What came of it. `stopped` says why it may not be the smallest; `verified`, that the result was run once more."""
-
-    file: Path
-    statements: int
-    lines: int
-    trials: int
-    verified: bool
-    stopped: str | None
-
-
-def reduce_script(script: Path, out: Path, command: str, limits: Limits, progress: Callable[[str], None]) -> Reduced:
+def reduce_script(script: Path, out: Path, command: str, limits: Limits, progress: Callable[[str], None]) -> Made:
     """Write the smallest version of `script` to `out/repro.py`. Raise UsageError if not even the whole shows it.
 
     `command` gets a script as its last argument, or for `{}`: it exits with 0 if the problem still shows.
@@ -61,10 +49,9 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
         file = out / "repro.py"
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(file, result)
-        return Reduced(
+        return Made(
             file=file,
-            statements=len(kept),
-            lines=len(result.splitlines()),
+            content=count(len(kept), "statement"),
             trials=trials.count,
             verified=_shows_in_time(result, Path(work), limits, script, command),
             stopped=stopped,

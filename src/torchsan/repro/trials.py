@@ -51,6 +51,20 @@ class Limits:
     total: float = 900.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A script that shows a problem, and what is left in it, in words.
+
+    `verified`: it was run once more and shows it. `stopped` says why it may not be the smallest.
+    """
+
+    file: Path
+    content: str
+    trials: int
+    verified: bool
+    stopped: str | None
+
+
 @dataclass(kw_only=True, eq=False)
 class Trials(Generic[_Candidate]):
     """Tries candidates, several at once, and remembers what came of them.
