@@ -202,17 +202,14 @@ def _run_script(words: list[str]) -> int:
     return 0
 
 
-def _trial(request: dict[str, Any], folder: Path) -> int:
-    """Run the script in a session; its findings are in the recording then."""
+def _script(request: dict[str, Any], folder: Path) -> int:
+    """Run the script; if checks are asked for, in a session, whose findings are in the recording then."""
+    if not request["check"]:
+        return _run_script(request["words"])
     from torchsan.session import session
 
     with session(check=request["check"], out=folder / "recording"):
         return _run_script(request["words"])
-
-
-def _script(request: dict[str, Any], folder: Path) -> int:
-    """Run the script without torchsan watching it."""
-    return _run_script(request["words"])
 
 
 def _alone(request: dict[str, Any], folder: Path) -> int:
@@ -228,12 +225,7 @@ def _evaluate(request: dict[str, Any], folder: Path) -> int:
     return 0
 
 
-_WORK: dict[str, Callable[[dict[str, Any], Path], int]] = {
-    "trial": _trial,
-    "script": _script,
-    "alone": _alone,
-    "evaluate": _evaluate,
-}
+_WORK: dict[str, Callable[[dict[str, Any], Path], int]] = {"script": _script, "alone": _alone, "evaluate": _evaluate}
 
 if __name__ == "__main__":
     _main()

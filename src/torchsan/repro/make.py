@@ -120,7 +120,7 @@ class _Maker:
 
     def reduce(self, exhibit: Exhibit) -> tuple[Exhibit, str | None, int]:
         """Return the smallest candidate that shows the finding, why it may not be the smallest, and how many trials."""
-        smallest, stopped = exhibit, None
+        smallest = exhibit
         trials: Trials[Exhibit] = Trials(
             shows=self._shows,
             folder=self.work,
@@ -136,17 +136,14 @@ class _Maker:
             smallest = candidate
             self._save(trials.known)
 
-        try:
+        def work() -> None:
             values = self.runner.evaluate(exhibit, self.work, self.limits.trial)
             if reduce(exhibit, values, self.tensors, trials.first, better) is None:
-                stopped = "it does not show the finding by itself"
-        except Stopped as e:
-            stopped = str(e)
-        except KeyboardInterrupt:
-            self.progress("interrupted; keeping the smallest so far")
-            stopped = "interrupted"
+                raise Stopped("it does not show the finding by itself")
+
+        try:
+            stopped = trials.until_stopped(work)
         finally:
-            trials.close()
             self._save(trials.known)
         return smallest, stopped, trials.count
 

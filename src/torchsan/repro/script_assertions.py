@@ -117,13 +117,9 @@ _FAKE = """
         fake = facts(args)
 """
 _SYMBOLIC = """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
-    args = [mode.from_tensor(x) for x in inputs()]
-    with mode:
-        fake = facts(args)
-"""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv""" + _FAKE.replace(
+    "Mode()", "Mode(shape_env=ShapeEnv(), static_shapes=False)"
+)
 _META = """
     fake = facts([x.to("meta") for x in inputs()])
 """

@@ -16,7 +16,7 @@ from pathlib import Path
 from torchsan.errors import UsageError
 from torchsan.recording.folder import write_atomically
 from torchsan.report.tables import count
-from torchsan.repro.trial_server import Stopped, environment
+from torchsan.repro.trial_server import environment
 from torchsan.repro.trials import Limits, Made, Trials, leave_out
 
 
@@ -44,7 +44,15 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
             describe=lambda kept: f"{len(kept)} statements",
             progress=progress,
         )
-        kept, stopped = _reduce(list(range(len(_statements(tree)))), trials, progress)
+        kept = list(range(len(_statements(tree))))
+
+        def take(rests: list[list[int]]) -> bool:
+            nonlocal kept
+            found = trials.first(rests)
+            kept = kept if found is None else found
+            return found is not None
+
+        stopped = trials.until_stopped(lambda: leave_out(lambda: kept, take))
         result = _with_only(tree, kept)
         file = out / "repro.py"
         out.mkdir(parents=True, exist_ok=True)
@@ -56,29 +64,6 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
             verified=_shows_in_time(result, Path(work), limits, script, command),
             stopped=stopped,
         )
-
-
-def _reduce(
-    kept: list[int], trials: Trials[list[int]], progress: Callable[[str], None]
-) -> tuple[list[int], str | None]:
-    """Return the statements to keep, by their number, and why there may be fewer."""
-
-    def take(rests: list[list[int]]) -> bool:
-        nonlocal kept
-        found = trials.first(rests)
-        kept = kept if found is None else found
-        return found is not None
-
-    try:
-        leave_out(lambda: kept, take)
-        return kept, None
-    except Stopped as e:
-        return kept, str(e)
-    except KeyboardInterrupt:
-        progress("interrupted; keeping the smallest so far")
-        return kept, "interrupted"
-    finally:
-        trials.close()
 
 
 def _shows_in_time(text: str, folder: Path, limits: Limits, script: Path, command: str) -> bool:

@@ -32,8 +32,8 @@ class Stopped(Exception):
 class Request:
     """One trial, in `folder`, where its output goes too. `words` are the script and its arguments.
 
-    `work` is "trial" (the script under torchsan, with `check`), "script" (the script in a process that knows torchsan),
-    "alone" (in one that never imported it) or "evaluate" (the nodes of `exhibit.json`).
+    `work` is "script" (run it, under torchsan if there are checks), "alone" (run it in a process that never imported
+    torchsan) or "evaluate" (compute the nodes of `exhibit.json`).
     """
 
     work: str

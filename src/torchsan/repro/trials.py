@@ -88,9 +88,21 @@ class Trials(Generic[_Candidate]):
         self._pool = ThreadPoolExecutor(self.limits.jobs)
         self._lock = threading.Lock()
 
-    def close(self) -> None:
-        """Wait for nobody."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def until_stopped(self, work: Callable[[], None]) -> str | None:
+        """Do the work, which asks for trials; return why it stopped before its end, None if it did not.
+
+        It stops when Stopped is raised or the user presses Ctrl-C. Trials that still run are not waited for.
+        """
+        try:
+            work()
+            return None
+        except Stopped as e:
+            return str(e)
+        except KeyboardInterrupt:
+            self.progress("interrupted; keeping the smallest so far")
+            return "interrupted"
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def first(self, candidates: Iterable[_Candidate]) -> _Candidate | None:
         """Return the first of the candidates, in their order, that shows the problem; None if none does.
@@ -175,7 +187,7 @@ class Runner:
         A crash after the finding does not take it back; one without it is another failure. With `anew` the script runs
         in an interpreter started for it, not in a fork.
         """
-        request = Request(work="trial", folder=str(folder), timeout=limit, check=self.checks, loads=self.loads)
+        request = Request(work="script", folder=str(folder), timeout=limit, check=self.checks, loads=self.loads)
         if (run_anew if anew else self.server.ask)(request).timeout:
             raise TimeoutError
         with suppress(RecordingError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import operator
 from collections.abc import Mapping
 from contextlib import suppress
@@ -180,11 +179,7 @@ def write_safetensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     with file.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for t in tensors.values():
-            stream.write(_bytes(t))
-
-
-def _bytes(t: torch.Tensor) -> bytes:
-    return bytes(t.contiguous().view(torch.uint8).numpy()) if math.prod(t.shape) else b""
+            stream.write(bytes(t.contiguous().view(torch.uint8).numpy()) if t.numel() else b"")
 
 
 _FORMAT = {
