@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchsan._version import __version__
+from torchsan.errors import RecordingError
 from torchsan.recording import Manifest
 from torchsan.records import Check, Exhibit, Finding, Given
 from torchsan.report.tables import count
@@ -172,7 +173,9 @@ def _expression(value: Any) -> str:
             return f"[{', '.join(map(_expression, value))}]"
         case float() | complex():
             return _number(value)
-    return repr(value)
+        case None | bool() | int() | str() | torch.dtype() | torch.layout() | torch.memory_format():
+            return repr(value)
+    raise RecordingError(f"malformed exhibit: {value!r:.100} is no argument of an operator", slug="malformed-record")
 
 
 def _identifiers(exhibit: Exhibit) -> dict[str, _Name]:
@@ -247,38 +250,38 @@ def readme(
     exhibit: Exhibit, finding: Finding, manifest: Manifest, verdict: Verdict, script: str, loads: tuple[str, ...]
 ) -> str:
     """Return README.md of a reproducer."""
-    lines = [f"# {title(finding, exhibit)}", "", _verified(verdict), ""]
     shown = verdict.same or finding
-    lines += ["## What is wrong", "", shown.message, ""]
-    evidence = [str(line) for line in shown.evidence.get("text", ())] if isinstance(shown.evidence, dict) else []
-    if {"compiled", "eager"} <= set(shown.evidence):
-        lines += [f"Expected (eager): `{shown.evidence['eager']}`", ""]
-        lines += [f"Actual (compiled): `{shown.evidence['compiled']}`", ""]
-    if evidence:
-        lines += ["```text", *evidence, "```", ""]
-    lines += ["## How to run", "", "```sh", "python repro.py          # fails"]
+    evidence = shown.evidence
+    parts = [f"# {title(finding, exhibit)}", _verified(verdict), "## What is wrong", shown.message]
+    if {"compiled", "eager"} <= set(evidence):
+        parts += [f"Expected (eager): `{evidence['eager']}`", f"Actual (compiled): `{evidence['compiled']}`"]
+    if evidence.get("text"):
+        parts.append(_fenced("text", "\n".join(map(str, evidence["text"]))))
+    how = "python repro.py          # fails"
     if finding.check is not Check.METADATA:
-        lines.append("python repro.py eager    # passes: nothing is compiled")
+        how += "\npython repro.py eager    # passes: nothing is compiled"
     if not shows_by_itself(finding):
-        lines[-2:] = [f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"]
-    lines += ["```", ""]
+        how = f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"
+    parts += ["## How to run", _fenced("sh", how)]
     if loads:
-        lines += [f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.", ""]
-    lines += ["```python", *script.splitlines(), "```", ""]
+        parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
+    parts.append(_fenced("python", script))
     if verdict.output:
-        lines += ["What it prints:", "", "```text", verdict.output[-_MOST_OUTPUT:].rstrip(), "```", ""]
-    calls = count(len(exhibit.nodes), "operator call")
+        parts += ["What it prints:", _fenced("text", verdict.output[-_MOST_OUTPUT:])]
     places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
-    lines += [
-        "## Where it comes from",
-        "",
-        f"- {calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
-        f"- {', '.join(f'{what} `{name}`' for what, name in places.items() if name is not None)}",
-        f"- PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
-        *(f"- {note}" for note in exhibit.notes),
-        "",
+    calls = count(len(exhibit.nodes), "operator call")
+    origin = [
+        f"{calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
+        ", ".join(f"{what} `{name}`" for what, name in places.items() if name is not None),
+        f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
+        *exhibit.notes,
     ]
-    return "\n".join(lines)
+    parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
 
 
 def _verified(verdict: Verdict) -> str:
