@@ -137,6 +137,7 @@ class _Maker:
             self._save(trials.known)
 
         def work() -> None:
+            self.wanted.loads.copy_to(self.work)
             values = self.runner.evaluate(exhibit, self.work, self.limits.trial)
             if reduce(exhibit, values, self.tensors, trials.first, better) is None:
                 raise Stopped("it does not show the finding by itself")
