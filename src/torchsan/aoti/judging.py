@@ -14,7 +14,7 @@ from torchsan.aoti.convert import saved_tensor
 from torchsan.aoti.log import Launched, Seen, read_description, read_launches
 from torchsan.aoti.process import constants_of
 from torchsan.checks.exhibits import Build
-from torchsan.checks.values.findings import pattern_of
+from torchsan.checks.values.findings import where_bad
 from torchsan.checks.values.plan import plan
 from torchsan.checks.values.watch import ValuesWatch
 from torchsan.errors import RecordingError
@@ -84,7 +84,7 @@ class Outputs:
                     evidence = {
                         "elements": total,
                         "bad": count,
-                        "pattern": pattern_of(judgement.bad),
+                        **where_bad(judgement.bad),
                         "first_bad": list(at),
                         "compiled": actual[at].item(),
                         "eager": eager[at].item(),

@@ -14,7 +14,7 @@ from torchsan.errors import RecordingError
 from torchsan.graphs.cut import Unrepresentable, operator_call, plain
 from torchsan.graphs.operators import find_operator
 from torchsan.records import OperatorCall
-from torchsan.repro.evaluate import argument
+from torchsan.repro.values import argument
 from torchsan.torch_internals.operators import load_inductor_operators
 
 _NUMBERS: dict[str, Callable[..., Any]] = {

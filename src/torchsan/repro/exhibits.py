@@ -1,4 +1,4 @@
-"""Reads exhibits from a recording, and trusts nothing in them."""
+"""Reads a finding and its exhibit from a recording, and trusts nothing in them. Importing it imports no torch."""
 
 from __future__ import annotations
 
@@ -64,12 +64,41 @@ _MARKS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to make a reproducer of: a finding, and what its recording keeps for that. `loads` is the user's."""
+
+    recording: Reader
+    finding: Finding
+    exhibit: Exhibit
+    loads: Loads
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The checks that it takes to make the finding again."""
+        own = str(self.finding.check)
+        # Without guard zones a program that writes out of bounds does something else each time.
+        guards = overflow_of(self.finding, self.recording.findings()) is not None
+        return (own, "memory") if guards and own != "memory" else (own,)
+
+
+def read_wanted(recording: Reader, finding: str | None, loads: Loads) -> Wanted:
+    """Return what to make. Raise UsageError if there is nothing to make it from, RecordingError if it is malformed."""
+    chosen = choose_finding(recording, finding)
+    exhibit = read_exhibit(recording, chosen)
+    require_modules(exhibit, loads.modules)
+    return Wanted(recording=recording, finding=chosen, exhibit=exhibit, loads=loads)
+
+
 def choose_finding(recording: Reader, wanted: str | None) -> Finding:
     """Return the finding of this id, or the first error. Raise UsageError if there is none.
 
     A kernel that writes out of bounds may have wrong values, and anything else, for that reason alone: it comes first.
     """
     findings = recording.findings()
+    for finding in findings:
+        if not re.fullmatch(r"F[0-9]+", finding.id, re.ASCII):  # It names a folder.
+            raise _malformed(f"the id {finding.id!r:.100}")
     if wanted is not None:
         for finding in findings:
             if finding.id.lower() == wanted.lower():
@@ -77,9 +106,9 @@ def choose_finding(recording: Reader, wanted: str | None) -> Finding:
         ids = ", ".join(f.id for f in findings) or "none"
         raise UsageError(f"no finding {wanted!r:.40} in {recording.path}; there are: {ids}", slug="no-finding")
     errors = [f for f in findings if f.severity is Severity.ERROR]
-    for finding in errors[:1]:
-        return overflow_of(finding, errors) or finding
-    raise UsageError(f"no finding of severity error in {recording.path}; name another one", slug="no-finding")
+    if not errors:
+        raise UsageError(f"no finding of severity error in {recording.path}; name another one", slug="no-finding")
+    return overflow_of(errors[0], errors) or errors[0]
 
 
 def overflow_of(finding: Finding, findings: Iterable[Finding]) -> Finding | None:
@@ -99,9 +128,8 @@ def read_exhibit(recording: Reader, finding: Finding) -> Exhibit:
         if exhibit.finding == finding.id:
             found = exhibit
     if found is None:
-        raise UsageError(
-            f"{finding.id} cannot be made into a reproducer: {_why_not(recording, finding)}", slug="no-exhibit"
-        )
+        reason = _why_not(recording, finding)
+        raise UsageError(f"{finding.id} cannot be made into a reproducer: {reason}", slug="no-exhibit")
     _validate(found)
     return found
 
@@ -145,12 +173,23 @@ def _validate(exhibit: Exhibit) -> None:
     for node in exhibit.nodes:
         _validate_call(node, known)
         _new_name(known, node.name)
+    if not all(_has_plain_name(op) for op in {n.op for n in exhibit.nodes} - {"getitem"}):
+        raise _malformed("the name of an operator")
     if not set(exhibit.outputs) <= known or not exhibit.outputs:
         raise _malformed("outputs that are not computed")
     if not all(is_settable(name, value) for name, value in exhibit.config.items()):
         raise _malformed("its configuration")
     if not re.fullmatch(r"[a-z_]{1,40}", exhibit.backend):
         raise _malformed("its backend")
+
+
+def _has_plain_name(op: str) -> bool:
+    """Whether no part of `library.name.overload` is an attribute that every Python object has.
+
+    PyTorch itself has operators such as `aten.__and__.Tensor`; the dispatcher is asked for all of its own.
+    """
+    library, name, overload = op.split(".")
+    return not any(p.startswith("__") for p in (library, overload, "" if library in KNOWN else name))
 
 
 def _validate_given(given: Given) -> None:

@@ -72,8 +72,8 @@ def compile_with_inductor(
     return call
 
 
-IMPORT_COMPILER = "import torch, torch._dynamo, torch._inductor.compile_fx"
-"""For the text of a program that cannot import torchsan: what takes longest before its first compile."""
+COMPILER_MODULES = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
+"""What takes longest to import before the first compile, for a process that must not import torchsan."""
 
 
 def warm_compiler() -> None:

@@ -12,7 +12,7 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.stages.compare import Difference
 from torchsan.checks.stages.stage_graphs import StageGraph
-from torchsan.checks.values.findings import pattern_of
+from torchsan.checks.values.findings import where_bad
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.judge import Judgement
 from torchsan.torch_internals.snapshots import Snapshot
@@ -41,6 +41,7 @@ def finding_for(
     step = f"the pass {rung.changed.label}" if rung.changed.label else _STEPS[rung.stage]
     evidence = values_of(first)
     evidence["results"] = [d.name for d in differences]
+    evidence["pass"] = {"name": rung.changed.pass_, "patterns": list(rung.changed.patterns)}
     if rung.previous is not None:
         evidence["diff"] = _diff(rung.previous, rung.changed)
     ops = tuple(dict.fromkeys(op for n in changed for op in _operators(n)))
@@ -92,7 +93,7 @@ def values_of(difference: Difference) -> dict[str, Any]:
         "compiled": item(actual[index]),
         "eager": item(expected[index]),
         "float64": _at(judgement, index),
-        "pattern": pattern_of(bad),
+        **where_bad(bad),
         "picture": picture_of(bad, actual, expected, judgement.centre, judgement.width),
     }
 

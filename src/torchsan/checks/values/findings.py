@@ -81,7 +81,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         "second": item(unsteady.second[index]),
         "eager_repeats": unsteady.eager,
         "rounding_explains": unsteady.rounding,
-        "pattern": pattern_of(bad),
+        **where_bad(bad),
         "picture": picture_of(bad, unsteady.first, unsteady.second),
     }
     explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
@@ -221,7 +221,7 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
         "eager": item(eager[index]),
         "float64": item(centre[index]),
         "allowed": item(width[index]),
-        "pattern": pattern_of(bad),
+        **where_bad(bad),
         "picture": picture_of(bad, actual, eager, centre, width),
     }
 
@@ -264,25 +264,49 @@ def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def pattern_of(bad: torch.Tensor) -> str:
-    """Where the bad elements lie, in words."""
+def where_bad(bad: torch.Tensor) -> dict[str, Any]:
+    """Where the bad elements lie, for evidence: `place` for programs, `pattern` for people."""
+    place = _place(bad)
+    return {"pattern": _pattern(place), "place": place}
+
+
+def _place(bad: torch.Tensor) -> dict[str, Any]:
+    """The `side` of the tensor that is bad, and for all but "all", "one" and "scattered" the dimension `dim`.
+
+    "last" and "first" are `count` `of` so many along it, "edges" both of its ends, "index" one `index` of it, the
+    `whole` of that or a part.
+    """
     if bool(bad.all()):
-        return "all elements"
+        return {"side": "all"}
     if int(bad.sum()) == 1:
-        return "one element"
+        return {"side": "one"}
     for dim in range(bad.dim()):
         others = [d for d in range(bad.dim()) if d != dim]
         along = bad.any(dim=others) if others else bad
         hit = along.nonzero().flatten().tolist()
         size = bad.shape[dim]
-        full = bool(bad.select(dim, hit[0]).all()) if others else True
-        name = f"dimension {dim}"
         if len(hit) == 1 and others:
-            return f"{'all of' if full else 'only in'} index {hit[0]} of {name}"
+            return {"side": "index", "index": hit[0], "whole": bool(bad.select(dim, hit[0]).all()), "dim": dim}
         if len(hit) < size and hit == list(range(size - len(hit), size)):
-            return f"the last {len(hit)} of {size} along {name}"
+            return {"side": "last", "count": len(hit), "of": size, "dim": dim}
         if len(hit) < size and hit == list(range(len(hit))):
-            return f"the first {len(hit)} of {size} along {name}"
+            return {"side": "first", "count": len(hit), "of": size, "dim": dim}
         if len(hit) == 2 and hit == [0, size - 1]:
-            return f"both edges of {name}"
+            return {"side": "edges", "dim": dim}
+    return {"side": "scattered"}
+
+
+def _pattern(place: dict[str, Any]) -> str:
+    """A place in words."""
+    match place:
+        case {"side": "all"}:
+            return "all elements"
+        case {"side": "one"}:
+            return "one element"
+        case {"side": "index", "index": index, "whole": whole, "dim": dim}:
+            return f"{'all of' if whole else 'only in'} index {index} of dimension {dim}"
+        case {"side": "last" | "first" as side, "count": count, "of": size, "dim": dim}:
+            return f"the {side} {count} of {size} along dimension {dim}"
+        case {"side": "edges", "dim": dim}:
+            return f"both edges of dimension {dim}"
     return "scattered"

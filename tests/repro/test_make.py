@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]  # has no types
 import pytest
 import torch
 
@@ -162,3 +163,22 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path: Path) -> N
     again = command(tmp_path, "repro", "run", "--out", "out", *LOAD, fault=fault)
     assert "earlier attempt" in again.stderr
     verified(again, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_trials_and_leaves_no_folder_behind(tmp_path: Path) -> None:
+    record("another_function", tmp_path)
+    (tmp_path / "tmp").mkdir()
+    line = [sys.executable, "-m", "torchsan", "repro", "run", "--out", "out"]
+    environ = environment() | {"TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen(line, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("trial 1:" in text for text in process.stderr)
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert started
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert not alive
+    assert not list((tmp_path / "tmp").glob("torchsan-*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ EVIL: dict[str, OperatorCall] = {
     "a device elsewhere": call("mul", "aten.sin.default", {"device": "cuda')+exit()"}),
     "an unknown mark": call("mul", "aten.sin.default", {"eval": "exit()"}),
     "a node that is not there": call("mul", "aten.sin.default", node("nobody")),
+    "what every object has": call("mul", "aten.sin.__class__", node("x")),
+    "what every object of others has": call("mul", "their_library.__init__.default", node("x")),
     "more than one mark": call("mul", "aten.sin.default", {"node": "x", "dtype": "float32"}),
 }
 
@@ -99,6 +102,26 @@ def test_the_command_says_so_and_writes_nothing(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "out").exists()
 
 
+def test_an_id_that_is_a_path_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, exhibit())
+    with sqlite3.connect(tmp_path / "run" / "events.sqlite") as events:
+        events.execute("""UPDATE events SET body = replace(body, '"F1"', '"F1/../../x"')""")
+    assert main(["repro", str(tmp_path / "run"), "F1/../../x"]) == 2
+    assert "malformed" in capsys.readouterr().err
+
+
+def test_operators_must_be_registered_once_the_modules_are_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, exhibit(nodes=(call("mul", "their_library.run.default", node("x")),)))
+    out = tmp_path / "out"
+    assert main(["repro", str(tmp_path / "run"), "--out", str(out), "--load", "json", "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert "does not register their_library.run.default" in message
+    assert "[unknown-operator]" in message
+    assert not (out / "repro.py").exists()
+
+
 def test_a_finding_that_is_not_there_and_one_without_an_exhibit(tmp_path: Path, capsys: Any) -> None:
     with torchsan.session(check="values", out=tmp_path / "clean"):
         pass
@@ -118,9 +141,16 @@ def test_a_finding_that_is_not_there_and_one_without_an_exhibit(tmp_path: Path, 
 
 def test_a_message_cannot_leave_the_docstring(tmp_path: Path) -> None:
     with Store(tmp_path / "tensors") as store:
-        script = render(exhibit(), finding(), Tensors(store), '"""\nimport os; os._exit(0)\n"""')
+        evil = finding(ops=('"""\nimport os; os._exit(0)\n"""',))
+        script = render(exhibit(), evil, Tensors(store))
     compile(script.text, "repro.py", "exec")
     assert script.text.count('"""') == 2
+
+
+def test_an_argument_that_is_no_value_of_its_kind_is_not_written(tmp_path: Path) -> None:
+    made = exhibit(nodes=(call("mul", "aten.clone.default", node("x"), memory_format={"memory_format": "load"}),))
+    with Store(tmp_path / "tensors") as store, pytest.raises(RecordingError, match="argument"):
+        render(made, finding(), Tensors(store))
 
 
 @pytest.mark.parametrize(
