@@ -255,8 +255,8 @@ def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dic
 
 def _replay(wrapper: Wrapper, graph: LoweredGraph) -> dict[str, Any]:
     """What it takes to compute again what each launch computes, or why that cannot be."""
-    from torchsan.graphs.codec import describe_graph
-    from torchsan.graphs.cut import Unrepresentable
+    from torchsan.graphs.data import Unrepresentable
+    from torchsan.graphs.encode import describe_graph
 
     try:
         described = describe_graph(graph.module.graph)

@@ -18,7 +18,9 @@ from torchsan.checks.values.findings import pattern_of
 from torchsan.checks.values.plan import plan
 from torchsan.checks.values.watch import ValuesWatch
 from torchsan.errors import RecordingError
-from torchsan.graphs.codec import Graph, rebuild_graph
+from torchsan.graphs.data import Graph
+from torchsan.graphs.nodes import operator_name, source_lines
+from torchsan.graphs.rebuild import rebuild_graph
 from torchsan.recording import Writer
 from torchsan.records import Check, Finding, GraphRecord, Kind, Severity, Stage, decode
 from torchsan.reference.judge import Outcome, agrees, settle
@@ -28,7 +30,7 @@ from torchsan.torch_internals.fakes import bind_symbols, symbol_value
 from torchsan.torch_internals.wrapper.cpp import read_wrapper
 from torchsan.torch_internals.wrapper.model import Launch, Program
 from torchsan.watch.observer import CompiledProgram
-from torchsan.watch.provenance import buffers_of_launches, operator_name, source_lines
+from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -18,8 +18,8 @@ import torch
 import torch.fx
 
 from torchsan.errors import RecordingError
-from torchsan.graphs.operators import find_operator
 from torchsan.graphs.printed import FxGraph, FxNode
+from torchsan.graphs.rebuild import find_operator
 from torchsan.records import TensorSummary
 from torchsan.reference.judge import Judgement, Outcome, agrees, settle
 from torchsan.reference.replay import Arithmetic, Unavailable, needed, replay

@@ -64,7 +64,7 @@ def make(wanted: Wanted, zygote: TrialServer, progress: Callable[[str], None]) -
     require_modules(exhibit, wanted.loads.modules)
     out = _prepare(wanted.out or Path("torchsan-repros") / f"{recording.path.name}-{finding.id}")
     zygote.get_ready()
-    from torchsan.graphs.operators import require_operators
+    from torchsan.graphs.rebuild import require_operators
 
     require_operators(exhibit)
     with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:

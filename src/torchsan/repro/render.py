@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from torchsan.graphs.rebuild import dtype_named
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.repro.script_assertions import ending
-from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, is_uniform, span
+from torchsan.repro.values import Tensors, contiguous_stride, is_uniform, span
 
 _MOST_INLINE = 32
 _TAKEN = frozenset(["torch", "sys", "aten", "prims", "f", "inputs", "run", "data", "store", "load", *dir(builtins)])

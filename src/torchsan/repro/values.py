@@ -11,16 +11,9 @@ from typing import Any
 import torch
 
 from torchsan.errors import UsageError
+from torchsan.graphs.rebuild import dtype_named
 from torchsan.records import Given
 from torchsan.store import Store
-
-
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of this name; raise UsageError if PyTorch has none."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise UsageError(f"this PyTorch has no dtype {name!r:.40}", slug="malformed-record")
-    return found
 
 
 def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.wrapper import Launch, Program, parse
@@ -16,7 +17,7 @@ from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
 from torchsan.watch.observer import CompiledProgram, Observer
-from torchsan.watch.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
+from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
