@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan._version import __version__
 from torchsan.errors import InternalError, UsageError
+from torchsan.graphs.printed import print_graph
 from torchsan.options import Options, Watch, When
 from torchsan.records import Direction, GraphId, GraphRecord, encode
 from torchsan.torch_internals.wrapper.cpp import Wrapper, read_wrapper
@@ -247,7 +248,7 @@ def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dic
         "watch": str(options.watch),
         "graph": encode(record),
         "nodes": {str(nth): nodes for nth, nodes in settled_nodes(function, computes).items()},
-        "text": graph.module.print_readable(print_output=False),
+        "text": print_graph(graph.module),
         "skipped": wrapper.unread,
         "replay": _replay(wrapper, graph),
     }

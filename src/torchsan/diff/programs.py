@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -37,8 +36,8 @@ def operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
         source = next((n.source for n in nodes if n.source is not None), None)
         yield OperatorDiff(
             graph=pair.label,
-            a=tuple(node_text(n) for n in mine.get(line, ())),
-            b=tuple(node_text(n) for n in other.get(line, ())),
+            a=tuple(n.text for n in mine.get(line, ())),
+            b=tuple(n.text for n in other.get(line, ())),
             source=() if source is None else (source,),
         )
 
@@ -52,12 +51,6 @@ def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:
     for node in nodes:
         found[node.source.code if node.source is not None else ""].append(node)
     return dict(found)
-
-
-def node_text(node: FxNode) -> str:
-    """As `mul_2 = aten.mul.Tensor(add_1, 0.5)`."""
-    assert node.expression is not None
-    return f"{node.name} = {ast.unparse(node.expression).removeprefix('torch.ops.')}"
 
 
 def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:

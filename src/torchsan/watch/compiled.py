@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
+from torchsan.graphs.printed import print_graph
 from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.wrapper import Launch, Program, parse
@@ -128,7 +129,7 @@ class Programs:
         whole = compile_.graphs[0]
         artifacts = {
             "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
-            "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
+            "graph": self._writer.artifact(f"{stem}.fx.py", print_graph(whole.module)),
         }
         return GraphRecord(
             id=id_,

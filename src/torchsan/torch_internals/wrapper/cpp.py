@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torchsan.records import KernelKind
@@ -58,16 +58,24 @@ class Wrapper:
 
     def function(self) -> Function:
         """The same as the model of a Python wrapper has it, in lines that count from 1."""
-        last = max([self.first, *self.reads, *(line for line, _, _ in self.outputs)])
-        body = [f"    ({''.join(f'{n}, ' for n in self.reads.get(i, ()))})" for i in range(self.first + 1, last + 1)]
         results = [name for _, _, name in sorted(self.outputs, key=lambda o: o[1])]
-        text = "\n" * self.first + "\n".join(
-            ["def call(args):", *body, f"    return ({''.join(f'{n}, ' for n in results)})"]
+        end = max([self.first, *self.reads, *(line for line, _, _ in self.outputs)]) + 2
+        reads = [ast.Expr(value=_names(names, line + 1)) for line, names in sorted(self.reads.items())]
+        # What the model asks a function's body for is which names are read where; there is no more in it.
+        node = ast.FunctionDef(
+            name="call",
+            args=ast.arguments(posonlyargs=[], args=[ast.arg(arg="args")], kwonlyargs=[], kw_defaults=[], defaults=[]),
+            body=[*reads, ast.Return(value=_names(results, end))],
+            decorator_list=[],
+            lineno=self.first + 1,
         )
-        node = ast.parse(text).body[0]
-        assert isinstance(node, ast.FunctionDef)
         inputs = (*self.inputs, *self.constants)
         return Function(name="call", method=False, inputs=inputs, steps=tuple(self.steps), node=node)
+
+
+def _names(names: Iterable[str], line: int) -> ast.Tuple:
+    elements: list[ast.expr] = [ast.Name(id=n, ctx=ast.Load(), lineno=line, col_offset=0) for n in names]
+    return ast.Tuple(elts=elements, ctx=ast.Load(), lineno=line, col_offset=0)
 
 
 def read_wrapper(text: str) -> Wrapper | None:
