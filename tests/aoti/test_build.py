@@ -19,7 +19,7 @@ import torch._inductor.config
 import torchsan
 from tests.aoti.models import exported
 from torchsan.aoti.build import instrumented
-from torchsan.aoti.convert import as_recording
+from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader

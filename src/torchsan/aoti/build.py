@@ -8,11 +8,12 @@ import json
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsan._version import __version__
+from torchsan.aoti.launches import INPUT, OUTPUT
 from torchsan.errors import InternalError, UsageError
 from torchsan.graphs.printed import print_graph
 from torchsan.options import Options, Watch, When
@@ -80,8 +81,6 @@ def _read(package: Path, name: str, most: int | None) -> bytes | None:
 
 _LEVELS = {Watch.NAMES: "NAMES", Watch.PRINT: "PRINT", Watch.SAVE: "SAVE"}
 _NAMESPACE = "torchsan_recorder"
-INPUT, OUTPUT = -1, -2
-"""The sites of what goes into the model and comes out."""
 
 
 def instrumented(
@@ -128,8 +127,7 @@ def _launch(launch: Launch, phase: str) -> str:
     return f'torchsan_call.launch({launch.nth}, {_NAMESPACE}::{phase}, "{launch.kernel}");'
 
 
-def _tensors(site: int, phase: str, watch: Watch, names: object, shown: str | None = None) -> list[str]:
-    assert isinstance(names, list | tuple)
+def _tensors(site: int, phase: str, watch: Watch, names: Sequence[str], shown: str | None = None) -> list[str]:
     start = f"torchsan_call.tensor({site}, {_NAMESPACE}::{phase}, {_NAMESPACE}::{_LEVELS[watch]}"
     return [f'{start}, "{shown or name}", {name});' for name in names]
 

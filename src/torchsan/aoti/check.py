@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchsan.aoti.convert import saved_tensor
-from torchsan.aoti.log import Launched, Seen, launch_files, read_description, read_launches
+from torchsan.aoti.launches import Launched, Seen, launch_files, read_description, read_launches, saved_tensor
 from torchsan.aoti.process import constants_of, read_leaves, write_leaves
 from torchsan.checks.exhibits import Build
 from torchsan.checks.values.findings import pattern_of

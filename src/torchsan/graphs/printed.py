@@ -59,6 +59,11 @@ class FxNode:
         assert self.expression is not None
         return f"{self.name} = {ast.unparse(self.expression).removeprefix('torch.ops.')}"
 
+    @property
+    def code(self) -> str:
+        """The line of the program that it came from, empty if nobody knows."""
+        return self.source.code if self.source is not None else ""
+
     def call(self) -> OperatorCall:
         """What computes it, as data. Raise Unrepresentable for what is no call on plain values and other nodes."""
         match self.expression:
