@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SCHEMA = 1
+"""The version of what a package writes."""
+_NAMESPACE = "torchsan_recorder"
 _ABOUT = "torchsan/about.json"
 _PROGRAM = "torchsan/program.pt2"
 _MOST_ABOUT = 1 << 20
@@ -60,10 +63,9 @@ def read_about(package: Path) -> About | None:
     return about
 
 
-def read_program(package: Path) -> io.BytesIO | None:
+def read_program(package: Path) -> bytes | None:
     """The exported program that the package was built from, if it is there."""
-    content = _read(package, _PROGRAM, None)
-    return io.BytesIO(content) if content is not None else None
+    return _read(package, _PROGRAM, None)
 
 
 def _read(package: Path, name: str, most: int | None) -> bytes | None:
@@ -77,10 +79,6 @@ def _read(package: Path, name: str, most: int | None) -> bytes | None:
         raise UsageError(f"no such package: {package}", slug="bad-package") from e
     except (zipfile.BadZipFile, OSError) as e:
         raise UsageError(f"{package} is no AOTInductor package: {e}", slug="bad-package") from e
-
-
-_LEVELS = {Watch.NAMES: "NAMES", Watch.PRINT: "PRINT", Watch.SAVE: "SAVE"}
-_NAMESPACE = "torchsan_recorder"
 
 
 def instrumented(
@@ -128,7 +126,7 @@ def _launch(launch: Launch, phase: str) -> str:
 
 
 def _tensors(site: int, phase: str, watch: Watch, names: Sequence[str], shown: str | None = None) -> list[str]:
-    start = f"torchsan_call.tensor({site}, {_NAMESPACE}::{phase}, {_NAMESPACE}::{_LEVELS[watch]}"
+    start = f"torchsan_call.tensor({site}, {_NAMESPACE}::{phase}, {_NAMESPACE}::{watch.name}"
     return [f'{start}, "{shown or name}", {name});' for name in names]
 
 
@@ -146,10 +144,6 @@ def _program_description(description: object) -> str:
     pieces = [text[i : i + 8000] for i in range(0, len(text), 8000)]
     literals = "\n".join(f'    R"{mark}({piece}){mark}"' for piece in pieces)
     return f"static const char* const torchsan_program =\n{literals};\n"
-
-
-SCHEMA = 1
-"""The version of what a package writes."""
 
 
 def aot_compile(

@@ -104,11 +104,11 @@ def _run(request: Request, folder: Path) -> Result:
 
 
 @contextmanager
-def program_file(content: Any) -> Iterator[Path]:
+def program_file(content: bytes) -> Iterator[Path]:
     """A file with an exported program that came out of a package."""
     with tempfile.TemporaryDirectory(prefix="torchsan-program-") as folder:
         file = Path(folder) / "program.pt2"
-        file.write_bytes(content.getvalue())
+        file.write_bytes(content)
         yield file
 
 

@@ -134,22 +134,22 @@ class _Reader:
         wrapper = self.wrapper
         if match := _INPUT.match(text):
             wrapper.inputs.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif match := _CONSTANT.match(text):
             wrapper.constants.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif text.strip() == "inputs.clear();":
             wrapper.entered = last
         elif match := _OWNED.match(text):
-            self._named(match[1])
+            self._tensors.add(match[1])
             self._owned(match[1], last)
         elif match := _REUSED.match(text):
-            self._named(match[1])
+            self._tensors.add(match[1])
             wrapper.reads[first] = (match[2],)
             wrapper.steps.append(Alias(name=match[1], source=match[2], line=last + 1, reused=True))
         elif match := _WRAPPED.match(text):
             source = self._first_tensor(match[2])
-            self._named(match[1])
+            self._tensors.add(match[1])
             if source is not None:
                 wrapper.reads[first] = (source,)
                 wrapper.steps.append(Alias(name=match[1], source=source, line=last + 1, reused=False))
@@ -161,9 +161,6 @@ class _Reader:
             self._fused(match[1], _split(match[2]), first, last)
         elif "launchKernel" in text or re.match(r"\s*(kernels\.|call_)\w+\(", text):
             wrapper.unread.append(text.strip()[:200])
-
-    def _named(self, name: str) -> None:
-        self._tensors.add(name)
 
     def _first_tensor(self, text: str) -> str | None:
         return next((word for word in _WORD.findall(text) if word in self._tensors), None)
