@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchsan.errors import TorchsanError, UsageError
-from torchsan.graphs.operators import require_operators
+from torchsan.graphs.rebuild import require_operators
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Given
@@ -137,6 +137,7 @@ class _Maker:
             self._save(trials.known)
 
         def work() -> None:
+            self.wanted.loads.copy_to(self.work)
             values = self.runner.evaluate(exhibit, self.work, self.limits.trial)
             if reduce(exhibit, values, self.tensors, trials.first, better) is None:
                 raise Stopped("it does not show the finding by itself")
