@@ -14,7 +14,7 @@ import torchsan
 from tests.repro.made_up import call, exhibit, finding, given, node
 from torchsan.cli.main import main
 from torchsan.errors import RecordingError, UsageError
-from torchsan.graphs.operators import find_operator
+from torchsan.graphs.rebuild import find_operator
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Exhibit, OperatorCall
 from torchsan.repro.exhibits import choose_finding, read_exhibit, require_modules

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchsan.graphs.data import Keep
 from torchsan.records import Exhibit, Finding, Severity
 from torchsan.watch.observer import CompiledProgram, Observer
 
@@ -25,8 +26,6 @@ _MOST_FINDINGS = 8
 _MOST_BYTES = 256 << 20
 """Of the tensors of one run. What is more is kept as metadata, and made up when it is needed."""
 
-Keep = Callable[[str, "torch.Tensor"], str | None]
-"""Stores a tensor; returns the name it got, or None if it is too large."""
 Build = Callable[[Finding, Keep, Mapping[str, Any]], Exhibit | None]
 """Makes the exhibit of a finding from a way to store tensors and the configuration of the compile."""
 

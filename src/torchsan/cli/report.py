@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchsan.aoti.convert import as_recording
+from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report.html import check_html_target, write_html

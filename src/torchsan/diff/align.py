@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torchsan.graphs.printed import FxGraph, FxNode, read_graph
 from torchsan.recording import Reader
 from torchsan.records import Direction, GraphId, GraphRecord
+
+T = TypeVar("T")
+
+_RELATED = 0.4
+"""How much of two graphs, between 0 and 1, has to be alike for one to stand for the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +70,13 @@ class _Matching:
                 self._pair(x, y)
         mine = tuple(n for n in self._a.inputs if n not in self.pairs and n not in saved)
         other = tuple(n for n in self._b.inputs if n not in self._taken and n not in saved)
+        pairs: Iterable[tuple[str, str]] = zip(mine, other, strict=False)
         if len(mine) != len(other):
-            mine, other = _in_order(
-                mine, other, [self._a.by_name[n].kind for n in mine], [self._b.by_name[n].kind for n in other]
-            )
-        for x, y in zip(mine, other, strict=True):
+            kinds = [
+                [(graph.by_name[n].kind, n) for n in names] for graph, names in ((self._a, mine), (self._b, other))
+            ]
+            pairs = _in_order(*kinds)
+        for x, y in pairs:
             self._pair(x, y)
 
     def from_the_inputs(self) -> frozenset[str]:
@@ -113,11 +122,9 @@ class _Matching:
                 _blocks([n for n in graph.nodes if n.name not in done and n.expression is not None], with_code)
                 for graph, done in ((self._a, self.pairs), (self._b, self._taken))
             )
-            matcher = difflib.SequenceMatcher(None, [k for k, _ in mine], [k for k, _ in other], autojunk=False)
-            for i, j, size in matcher.get_matching_blocks():
-                for n in range(size):
-                    for x, y in zip(mine[i + n][1], other[j + n][1], strict=True):
-                        self._upwards(x.name, y.name)
+            for block, like in _in_order(mine, other):
+                for x, y in zip(block, like, strict=True):
+                    self._upwards(x.name, y.name)
 
     def _pair(self, x: str, y: str) -> bool:
         if x in self.pairs or y in self._taken:
@@ -127,34 +134,17 @@ class _Matching:
         return True
 
 
-def _blocks(nodes: Sequence[FxNode], with_code: bool) -> list[tuple[tuple[object, ...], list[FxNode]]]:
+def _blocks(nodes: Sequence[FxNode], with_code: bool) -> list[tuple[Hashable, list[FxNode]]]:
     """Runs of nodes of one line of the program, each with what it is recognised by."""
-    runs: list[list[FxNode]] = []
-    for node in nodes:
-        if runs and runs[-1][-1].source == node.source:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    return [((_code(run[0]) if with_code else "", *((n.op, n.kind) for n in run)), run) for run in runs]
+    runs = [list(run) for _, run in itertools.groupby(nodes, key=lambda n: n.source)]
+    return [((run[0].code if with_code else "", *((n.op, n.kind) for n in run)), run) for run in runs]
 
 
-def _code(node: FxNode) -> str:
-    return node.source.code if node.source is not None else ""
-
-
-def _in_order(
-    mine: Sequence[str], other: Sequence[str], left: Sequence[str], right: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    matches = difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
-    return _taken(mine, ((m.a, m.size) for m in matches)), _taken(other, ((m.b, m.size) for m in matches))
-
-
-def _taken(names: Sequence[str], spans: Iterable[tuple[int, int]]) -> tuple[str, ...]:
-    return tuple(name for start, size in spans for name in names[start : start + size])
-
-
-_RELATED = 0.4
-"""How much of two graphs, between 0 and 1, has to be alike for one to stand for the other."""
+def _in_order(mine: Sequence[tuple[Hashable, T]], other: Sequence[tuple[Hashable, T]]) -> Iterator[tuple[T, T]]:
+    """Pair what has the same key, each with its key first, so that the order of both is kept."""
+    matcher = difflib.SequenceMatcher(None, [key for key, _ in mine], [key for key, _ in other], autojunk=False)
+    for i, j, size in matcher.get_matching_blocks():
+        yield from ((mine[i + n][1], other[j + n][1]) for n in range(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +268,7 @@ class _Features:
         self._complete = fx.complete
         self._names = Counter(n.name for n in computed)
         self._ops = Counter(n.op for n in computed)
-        self._code = Counter(n.source.code if n.source is not None else "" for n in computed)
+        self._code = Counter(n.code for n in computed)
 
     def likeness(self, other: _Features) -> float:
         """1 for graphs of the same operators and lines of source, 0 for graphs that have nothing in common."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 from torchsan.diff.align import Pairing, pair_graphs
 from torchsan.diff.judging import Judging, Result
 from torchsan.diff.programs import kernel_diffs, memory_diffs, operator_diffs, sources_of
 from torchsan.diff.result import Circumstance, Diff, Judged, MetadataDiff, Role, Run, Status, ValueDiff
-from torchsan.diff.values import Call, CallKey, Contents, Value, calls_of, pair_calls, pair_probes, watched_of
+from torchsan.diff.values import Call, Contents, SeenValues, Value, pair_values, seen_in
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import Skipped, SourceLine, Watched, encode
+from torchsan.records import Skipped, SourceLine, encode
 from torchsan.report.findings import shown_place
 from torchsan.report.verdict import signal_name
 
@@ -20,51 +21,34 @@ SECONDS = 120.0
 """How long to replay, unless asked for otherwise."""
 
 Progress = Callable[[int, int], None]
-Seen = list[tuple[int, Watched]]
 
 
 def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progress: Progress | None = None) -> Diff:
     """Compare two recordings of one program. Raise UsageError if they have nothing in common."""
     pairing = pair_graphs(a, b)
-    mine, other = calls_of(watched_of(a)), calls_of(watched_of(b))
-    probes = pair_probes(mine[1], other[1])
-    _refuse_strangers(a, b, pairing, probes)
-    gaps = [*_gaps(a, "A"), *_gaps(b, "B"), *_one_sided(pairing)]
-    calls, missing = _calls(pairing, mine[0], other[0])
-    gaps += missing
-    if probes.pairs:
-        calls.append(probes)
-    contents = (Contents(a), Contents(b))
-    judging = Judging(*contents, seconds=seconds)
-    try:
-        tally = _Tally()
-        for n, call in enumerate(sorted(calls, key=lambda c: c.pairs[0][0].order if c.pairs else 0)):
+    mine, other = seen_in(a), seen_in(b)
+    calls, uneven = pair_values(pairing.pairs, mine, other)
+    if not pairing.pairs and not calls and a.graphs() and b.graphs():
+        raise _strangers(a, b)
+    gaps = [*_gaps(a, "A"), *_gaps(b, "B"), *_one_sided(pairing), *uneven]
+    with closing(Contents(a)) as x, closing(Contents(b)) as y:
+        tally = _Tally(Judging(x, y, seconds=seconds))
+        for n, call in enumerate(calls):
             if progress is not None:
                 progress(n, len(calls))
-            tally.add(call, judging)
-    finally:
-        for side in contents:
-            side.close()
-    for name, side in zip("AB", contents, strict=True):
-        if side.damaged:
-            gaps.append(f"{len(side.damaged)} tensors of {name} cannot be read: {next(iter(side.damaged.values()))}")
+            tally.add(call)
+        tally.close(seconds)
+        gaps += [
+            f"{len(side.damaged)} tensors of {name} cannot be read: {next(iter(side.damaged.values()))}"
+            for name, side in (("A", x), ("B", y))
+            if side.damaged
+        ]
     if not tally.judged.total():
-        gaps += _nothing(a, b, mine, other)
+        gaps += _nothing({"A": (a, mine), "B": (b, other)})
     elif not tally.computed:
         gaps.append(
             "nothing but inputs could be compared: record both with --watch save, all kernels, and after launches"
         )
-    if judging.out_of_time:
-        tally.skipped.append(
-            Skipped(
-                what=f"{judging.out_of_time} values",
-                reason=f"the {seconds:g} s for replays were over: judged by proportion; more with --time-limit",
-            )
-        )
-    alone = [sum(c.alone[side] for c in calls) for side in (0, 1)]
-    for name, n in zip("AB", alone, strict=True):
-        if n:
-            tally.skipped.append(Skipped(what=f"{n} values of {name}", reason="nothing stands for them in the other"))
     return Diff(
         a=_run(a),
         b=_run(b),
@@ -100,7 +84,9 @@ def _run(recording: Reader) -> Run:
 class _Tally:
     """What came of the pairs so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, judging: Judging) -> None:
+        self._judging = judging
+        self._alone = [0, 0]
         self.judged: Counter[Judged] = Counter()
         self.how: Counter[str] = Counter()
         self.values: list[ValueDiff] = []
@@ -109,17 +95,31 @@ class _Tally:
         self.computed = 0
         """How many of the compared values are not just inputs."""
 
-    def add(self, call: Call, judging: Judging) -> None:
-        for a, b, result in judging.judge(call):
+    def add(self, call: Call) -> None:
+        self._alone = [n + more for n, more in zip(self._alone, call.alone, strict=True)]
+        for a, b, result in self._judging.judge(call):
             self.metadata += _layouts(a, b)
             if result.judged is None:
-                self.skipped.append(Skipped(what=_name(a), reason=result.text[0] if result.text else ""))
+                self._skip(a.shown, result.text[0] if result.text else "")
                 continue
             self.judged[result.judged] += 1
             self.computed += a.role is not Role.INPUT
             self.how[str(result.how)] += 1
             if result.judged is not Judged.SAME:
                 self.values.append(_value_diff(call, a, b, result))
+
+    def close(self, seconds: float) -> None:
+        """Say what could not be compared, or not as well, for reasons that are not those of one value."""
+        late = self._judging.out_of_time
+        if late:
+            reason = f"the {seconds:g} s for replays were over: judged by proportion; more with --time-limit"
+            self._skip(f"{late} values", reason)
+        for name, n in zip("AB", self._alone, strict=True):
+            if n:
+                self._skip(f"{n} values of {name}", "nothing stands for them in the other")
+
+    def _skip(self, what: str, reason: str) -> None:
+        self.skipped.append(Skipped(what=what, reason=reason))
 
 
 def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
@@ -129,7 +129,7 @@ def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
     assert result.judged is not None
     return ValueDiff(
         role=a.role,
-        name=_name(a),
+        name=a.shown,
         a=a.place,
         b=b.place,
         judged=result.judged,
@@ -141,10 +141,6 @@ def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
     )
 
 
-def _name(value: Value) -> str:
-    return value.node or value.watched.name
-
-
 def _layouts(a: Value, b: Value) -> Iterator[MetadataDiff]:
     """Where the values may be the same and lie otherwise in memory."""
     mine, other = a.watched.summary, b.watched.summary
@@ -153,31 +149,13 @@ def _layouts(a: Value, b: Value) -> Iterator[MetadataDiff]:
     for what in ("dtype", "shape", "stride", "device"):
         x, y = getattr(mine.meta, what), getattr(other.meta, what)
         if x != y:
-            yield MetadataDiff(name=_name(a), graph=a.place.graph, call=a.watched.call, what=what, a=str(x), b=str(y))
+            yield MetadataDiff(name=a.shown, graph=a.place.graph, call=a.watched.call, what=what, a=str(x), b=str(y))
             if what in ("dtype", "shape"):
                 return
 
 
-def _calls(pairing: Pairing, mine: dict[CallKey, Seen], other: dict[CallKey, Seen]) -> tuple[list[Call], list[str]]:
-    calls: list[Call] = []
-    gaps = []
-    for pair in pairing.pairs:
-        numbers = []
-        for seen, graph in ((mine, pair.a.record), (other, pair.b.record)):
-            numbers.append({call for g, d, call in seen if (g, d) == (graph.id, str(graph.direction))})
-        for n in sorted(numbers[0] & numbers[1]):
-            x = mine[pair.a.record.id, str(pair.a.record.direction), n]
-            y = other[pair.b.record.id, str(pair.b.record.direction), n]
-            calls.append(pair_calls(pair, x, y))
-        if len(numbers[0]) != len(numbers[1]) and all(numbers):
-            gaps.append(f"graph {pair.label} was called {len(numbers[0])} times in A and {len(numbers[1])} times in B")
-    return calls, gaps
-
-
-def _refuse_strangers(a: Reader, b: Reader, pairing: Pairing, probes: Call) -> None:
-    if pairing.pairs or probes.pairs or not (a.graphs() and b.graphs()):
-        return
-    raise UsageError(
+def _strangers(a: Reader, b: Reader) -> UsageError:
+    return UsageError(
         f"{shown_place(a)} and {shown_place(b)} do not belong together: no graph of one is like a graph of the "
         f"other (A ran {_command(a)}, B ran {_command(b)}); name two recordings of one program",
         slug="unrelated-recordings",
@@ -210,17 +188,12 @@ def _gaps(recording: Reader, name: str) -> Iterator[str]:
         yield f"the recording of {name} ends before its program did, or is still being written"
 
 
-def _nothing(
-    a: Reader, b: Reader, mine: tuple[dict[CallKey, Seen], Seen], other: tuple[dict[CallKey, Seen], Seen]
-) -> Iterator[str]:
+def _nothing(sides: Mapping[str, tuple[Reader, SeenValues]]) -> Iterator[str]:
     """Why no two values were compared."""
-    silent = [name for name, seen in (("A", mine), ("B", other)) if not seen[0] and not seen[1]]
-    for name, recording in (("A", a), ("B", b)):
-        if name in silent:
-            eager = (
-                "" if recording.graphs() else "; it compiled nothing, and eager code is watched at torchsan.probe only"
-            )
-            yield f"no values were recorded in {name}: record it with --watch save{eager}"
+    silent = {name: recording for name, (recording, seen) in sides.items() if not seen.calls and not seen.probes}
+    for name, recording in silent.items():
+        eager = "" if recording.graphs() else "; it compiled nothing, and eager code is watched at torchsan.probe only"
+        yield f"no values were recorded in {name}: record it with --watch save{eager}"
     if not silent:
         yield "no value of one stands for a value of the other: record both with --watch save and without --when before"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.diff.result import Diff
-from torchsan.diff.text import apart, firsts, rows, verdict_text, where
+from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
 from torchsan.records import encode
 from torchsan.report.findings import clean
 
@@ -57,11 +57,7 @@ def as_html(diff: Diff) -> str:
     ]
     cells: list[tuple[str, ...]]
     if diff.values:
-        headings = ("graph", "call", "value", "judged", "differ", "largest", "relative", "by", "source")
-        cells = [
-            (r.graph, r.calls, r.name, r.judged, r.differ, r.largest, r.relative, r.by, r.place) for r in rows(diff)
-        ]
-        parts += ["<h2>Values that differ</h2>", _table(headings, cells)]
+        parts += ["<h2>Values that differ</h2>", _table(Row._fields, rows(diff))]
     if diff.operators:
         cells = [(o.graph, "\n".join(o.a), "\n".join(o.b)) for o in diff.operators]
         parts += ["<h2>Operators that differ</h2>", _table(("graph", "A", "B"), cells)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -37,8 +36,8 @@ def operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
         source = next((n.source for n in nodes if n.source is not None), None)
         yield OperatorDiff(
             graph=pair.label,
-            a=tuple(node_text(n) for n in mine.get(line, ())),
-            b=tuple(node_text(n) for n in other.get(line, ())),
+            a=tuple(n.text for n in mine.get(line, ())),
+            b=tuple(n.text for n in other.get(line, ())),
             source=() if source is None else (source,),
         )
 
@@ -50,30 +49,38 @@ def _written_alike(pair: GraphPair, name: str) -> bool:
 def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:
     found: dict[str, list[FxNode]] = defaultdict(list)
     for node in nodes:
-        found[node.source.code if node.source is not None else ""].append(node)
+        found[node.code].append(node)
     return dict(found)
 
 
-def node_text(node: FxNode) -> str:
-    """As `mul_2 = aten.mul.Tensor(add_1, 0.5)`."""
-    assert node.expression is not None
-    return f"{node.name} = {ast.unparse(node.expression).removeprefix('torch.ops.')}"
+_Kernel = tuple[int, int, str, frozenset[str]]
+"""Of which side, its place there, its name and what it computes."""
 
 
 def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
     """Kernels of either program that compute the same nodes, where they are not one each with the same ones."""
-    groups = _Groups()
-    for side, graph in enumerate((pair.a, pair.b)):
-        for kernel in graph.record.kernels:
-            groups.add(side, kernel, _nodes(pair, side, kernel))
-    for mine, other in groups.components():
+    for group in _connected(pair):
+        mine, other = ([(name, nodes) for s, _, name, nodes in group if s == side] for side in (0, 1))
         left, right = Counter(nodes for _, nodes in mine), Counter(nodes for _, nodes in other)
         if left != right:
-            a, b = (
-                tuple(k for k, nodes in side if nodes in only)
-                for side, only in ((mine, left - right), (other, right - left))
-            )
+            a = tuple(name for name, nodes in mine if nodes in left - right)
+            b = tuple(name for name, nodes in other if nodes in right - left)
             yield KernelDiff(graph=pair.label, a=a, b=b)
+
+
+def _connected(pair: GraphPair) -> list[list[_Kernel]]:
+    """The kernels of both programs, in groups that have no node in common."""
+    group_of: dict[str, list[_Kernel]] = {}
+    for side, graph in enumerate((pair.a, pair.b)):
+        for nth, kernel in enumerate(graph.record.kernels):
+            nodes = _nodes(pair, side, kernel)
+            touched = {id(group): group for n in nodes if (group := group_of.get(n)) is not None}
+            *smaller, group = sorted(touched.values(), key=len) or [[]]
+            moved = [(side, nth, kernel.name, nodes), *(k for other in smaller for k in other)]
+            group += moved
+            for *_, members in moved:
+                group_of |= dict.fromkeys(members, group)
+    return sorted(sorted(group) for group in {id(group): group for group in group_of.values()}.values())
 
 
 def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
@@ -83,35 +90,6 @@ def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
     if side == 1:
         return frozenset(kernel.nodes)
     return frozenset(pair.partner(n) or f"A.{n}" for n in kernel.nodes)
-
-
-_Members = tuple[list[tuple[str, frozenset[str]]], list[tuple[str, frozenset[str]]]]
-
-
-class _Groups:
-    """Kernels that are connected by the nodes they compute."""
-
-    def __init__(self) -> None:
-        self._root: dict[str, str] = {}
-        self._kernels: list[tuple[int, str, frozenset[str]]] = []
-
-    def add(self, side: int, kernel: KernelRecord, nodes: frozenset[str]) -> None:
-        self._kernels.append((side, kernel.name, nodes))
-        first, *rest = sorted(nodes)
-        for node in rest:
-            self._root[self._find(node)] = self._find(first)
-
-    def _find(self, node: str) -> str:
-        while (up := self._root.get(node, node)) != node:
-            self._root[node] = self._root.get(up, up)
-            node = up
-        return node
-
-    def components(self) -> list[_Members]:
-        found: dict[str, _Members] = {}
-        for side, name, nodes in self._kernels:
-            found.setdefault(self._find(next(iter(nodes))), ([], []))[side].append((name, nodes))
-        return list(found.values())
 
 
 def memory_diffs(a: Reader, b: Reader, pairs: Sequence[GraphPair]) -> Iterator[MemoryDiff]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torchsan.errors import RecordingError, UsageError
+from torchsan.errors import UsageError
+from torchsan.graphs.data import KNOWN, foreign_operators, malformed, validate_calls, validate_inputs
 from torchsan.recording import Reader
-from torchsan.records import Exhibit, Finding, Given, Kind, OperatorCall, Severity, decode
+from torchsan.records import Exhibit, Finding, Kind, Severity, decode
 from torchsan.torch_internals.inductor import is_settable
 
 
@@ -46,22 +45,7 @@ def parse_loads(words: Iterable[str]) -> Loads:
     return Loads(modules=tuple(modules), files=tuple(files))
 
 
-KNOWN = frozenset(["aten", "prims", "mkldnn", "mkl", "quantized", "_quantized", "quantized_decomposed", "onednn"])
-"""The libraries of operators that compute on what they are given, and do nothing else."""
-
-_REFUSED = frozenset(["aten.from_file"])  # Opens, and even makes, files.
-_OPERATOR = re.compile(r"(?P<library>[A-Za-z_]\w*)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>[A-Za-z_]\w*)", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
-_FILL = re.compile(r"full -?[\w.+-]{1,40}|randn \d{1,9}|randint -?\d{1,20} -?\d{1,20} \d{1,9}", re.ASCII)
 _MOST_NODES = 5000
-_MARKS = {
-    "node": _NAME,
-    "dtype": re.compile(r"[a-z]\w{1,30}", re.ASCII),
-    "device": re.compile(r"(cpu|meta)(:\d+)?"),
-    "layout": re.compile(r"strided"),
-    "memory_format": re.compile(r"[a-z_0-9]{1,30}"),
-    "float": re.compile(r"-?inf|nan"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +82,7 @@ def choose_finding(recording: Reader, wanted: str | None) -> Finding:
     findings = recording.findings()
     for finding in findings:
         if not re.fullmatch(r"F[0-9]+", finding.id, re.ASCII):  # It names a folder.
-            raise _malformed(f"the id {finding.id!r:.100}")
+            raise malformed(f"the id {finding.id!r:.100}")
     if wanted is not None:
         for finding in findings:
             if finding.id.lower() == wanted.lower():
@@ -143,11 +127,6 @@ def _why_not(recording: Reader, finding: Finding) -> str:
     return f"the run kept nothing to run again for this finding of the {finding.check} check"
 
 
-def foreign_operators(exhibit: Exhibit) -> list[str]:
-    """The operators that are not PyTorch's own."""
-    return sorted({n.op for n in exhibit.nodes if n.op != "getitem" and n.op.split(".")[0] not in KNOWN})
-
-
 def require_modules(exhibit: Exhibit, loads: tuple[str, ...]) -> None:
     """Raise UsageError if operators of other libraries are called and no module is given that registers them."""
     foreign = foreign_operators(exhibit)
@@ -161,26 +140,22 @@ def require_modules(exhibit: Exhibit, loads: tuple[str, ...]) -> None:
 
 def _validate(exhibit: Exhibit) -> None:
     if len(exhibit.nodes) > _MOST_NODES:
-        raise _malformed(f"{len(exhibit.nodes)} nodes")
+        raise malformed(f"{len(exhibit.nodes)} nodes")
     known: set[str] = set()
-    for given in (*exhibit.inputs, *(g for call in exhibit.earlier for g in call)):
-        _validate_given(given)
-    for given in exhibit.inputs:
-        _new_name(known, given.name)
+    validate_inputs(exhibit.inputs, known)
     for call in exhibit.earlier:
+        validate_inputs(call, set())
         if [g.name for g in call] != [g.name for g in exhibit.inputs]:
-            raise _malformed("an earlier call with other inputs")
-    for node in exhibit.nodes:
-        _validate_call(node, known)
-        _new_name(known, node.name)
+            raise malformed("an earlier call with other inputs")
+    validate_calls(exhibit.nodes, known)
     if not all(_has_plain_name(op) for op in {n.op for n in exhibit.nodes} - {"getitem"}):
-        raise _malformed("the name of an operator")
+        raise malformed("the name of an operator")
     if not set(exhibit.outputs) <= known or not exhibit.outputs:
-        raise _malformed("outputs that are not computed")
+        raise malformed("outputs that are not computed")
     if not all(is_settable(name, value) for name, value in exhibit.config.items()):
-        raise _malformed("its configuration")
+        raise malformed("its configuration")
     if not re.fullmatch(r"[a-z_]{1,40}", exhibit.backend):
-        raise _malformed("its backend")
+        raise malformed("its backend")
 
 
 def _has_plain_name(op: str) -> bool:
@@ -190,54 +165,3 @@ def _has_plain_name(op: str) -> bool:
     """
     library, name, overload = op.split(".")
     return not any(p.startswith("__") for p in (library, overload, "" if library in KNOWN else name))
-
-
-def _validate_given(given: Given) -> None:
-    numbers = [*given.size, *given.stride, given.offset]
-    if len(given.size) != len(given.stride) or len(given.size) > 64 or min(numbers) < 0 or max(numbers) > 2**48:
-        raise _malformed("the shape of an input")
-    if not _MARKS["dtype"].fullmatch(given.dtype) or (given.fill is not None and not _FILL.fullmatch(given.fill)):
-        raise _malformed("an input")
-    if given.base is not None and not _NAME.fullmatch(given.base):
-        raise _malformed("an input that shares memory")
-
-
-def _validate_call(node: OperatorCall, known: set[str]) -> None:
-    match = _OPERATOR.fullmatch(node.op)
-    if node.op != "getitem" and (match is None or f"{match['library']}.{match['name']}" in _REFUSED):
-        raise _malformed(f"the operator {node.op!r:.100}, which reproducers do not call")
-    _validate_values([*node.args, *node.kwargs.values()], known)
-    if not all(_NAME.fullmatch(k) and not keyword.iskeyword(k) for k in node.kwargs):
-        raise _malformed("the name of an argument")
-
-
-def _validate_values(values: Iterable[Any], known: set[str]) -> None:
-    for value in values:
-        match value:
-            case None | bool() | int() | float() | str():
-                continue
-            case list() | tuple():
-                _validate_values(value, known)
-            case {"complex": [_, _] as parts} if len(value) == 1:
-                _validate_values(parts, known)
-            case dict() if len(value) == 1:
-                ((mark, text),) = value.items()
-                if mark not in _MARKS or not isinstance(text, str) or not _MARKS[mark].fullmatch(text):
-                    raise _malformed("an argument")
-                if mark == "node" and text not in known:
-                    raise _malformed("an argument that is not computed before")
-            case _:
-                raise _malformed("an argument")
-
-
-def _new_name(known: set[str], name: str) -> None:
-    if not _NAME.fullmatch(name) or name in known:
-        raise _malformed(f"the name {name!r:.100}")
-    known.add(name)
-
-
-def _malformed(what: str) -> RecordingError:
-    return RecordingError(
-        f"malformed exhibit in the recording: {what}; it is damaged, or was not written by torchsan",
-        slug="malformed-record",
-    )

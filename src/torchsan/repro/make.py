@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchsan.errors import TorchsanError, UsageError
-from torchsan.graphs.operators import require_operators
+from torchsan.graphs.rebuild import require_operators
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Given

@@ -13,12 +13,13 @@ import torch
 
 from torchsan._version import __version__
 from torchsan.errors import RecordingError
+from torchsan.graphs.rebuild import argument, dtype_named
 from torchsan.recording import Manifest
 from torchsan.records import Check, Exhibit, Finding, Given
 from torchsan.report.tables import count
 from torchsan.repro.script_assertions import assertions, shows_by_itself
 from torchsan.repro.trials import Verdict
-from torchsan.repro.values import Tensors, argument, contiguous_stride, default_fill, dtype_named, is_uniform, span
+from torchsan.repro.values import Tensors, contiguous_stride, default_fill, is_uniform, span
 
 _MOST_INLINE = 32
 _MOST_OUTPUT = 3000

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torchsan.errors import RecordingError, UsageError
+from torchsan.graphs.data import foreign_operators
 from torchsan.recording import Reader, finalize
 from torchsan.records import Check, Exhibit, Finding, Given, decode, encode
-from torchsan.repro.exhibits import foreign_operators
 from torchsan.repro.oracle import find_same
 from torchsan.repro.script_assertions import shows_by_itself
 from torchsan.repro.trial_server import Request, Stopped, TrialServer, run_anew

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,20 +12,12 @@ from typing import Any
 import torch
 
 from torchsan.errors import RecordingError, UsageError
-from torchsan.graphs.operators import find_operator
+from torchsan.graphs.data import foreign_operators
+from torchsan.graphs.rebuild import argument, dtype_named, find_operator
 from torchsan.records import Exhibit, Given, decode, encode
-from torchsan.repro.exhibits import foreign_operators
 from torchsan.store import Store
 
 log = logging.getLogger(__name__)
-
-
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of this name; raise UsageError if PyTorch has none."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise UsageError(f"this PyTorch has no dtype {name!r:.40}", slug="malformed-record")
-    return found
 
 
 def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,7 +102,7 @@ def evaluate(folder: Path) -> None:
         for node in exhibit.nodes:
             try:
                 kwargs = {k: argument(v, values) for k, v in node.kwargs.items()}
-                values[node.name] = _call(node.op, argument(node.args, values), kwargs)
+                values[node.name] = find_operator(node.op)(*argument(node.args, values), **kwargs)
             except Exception:  # what cannot be run here may still be compiled
                 log.debug("cannot run %s", node.name, exc_info=True)
                 continue
@@ -137,33 +128,6 @@ def _made(given: Given, tensors: Tensors) -> torch.Tensor:
         count = given.offset + span(given.size, given.stride)
         memory = torch.randn(count).to(dtype) if fill == "randn" else torch.zeros(count, dtype=dtype)
     return memory.as_strided(given.size, given.stride, given.offset if given.base is not None else 0)
-
-
-def _call(op: str, args: Any, kwargs: Any) -> Any:
-    return operator.getitem(*args) if op == "getitem" else find_operator(op)(*args, **kwargs)
-
-
-def argument(value: Any, values: Mapping[str, Any]) -> Any:
-    """What plain values stand for; `values` are the nodes and inputs by name."""
-    match value:
-        case {"node": str(name)} if len(value) == 1:
-            return values[name]
-        case {"dtype": str(name)} if len(value) == 1:
-            return dtype_named(name)
-        case {"device": str(name)} if len(value) == 1:
-            return torch.device(name)
-        case {"layout": str()} if len(value) == 1:
-            return torch.strided
-        case {"memory_format": str(name)} if len(value) == 1:
-            return getattr(torch, name)
-        case {"float": str(text)} if len(value) == 1:
-            return float(text)
-        case {"complex": [real, imaginary]} if len(value) == 1:
-            return complex(argument(real, values), argument(imaginary, values))
-        case list() | tuple():
-            return [argument(v, values) for v in value]
-        case _:
-            return value
 
 
 def write_safetensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:

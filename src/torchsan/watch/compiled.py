@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
+from torchsan.graphs.printed import print_graph
 from torchsan.records import GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.wrapper import Launch, Program, parse
@@ -16,7 +18,7 @@ from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
 from torchsan.watch.observer import CompiledProgram, Observer
-from torchsan.watch.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
+from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
@@ -127,7 +129,7 @@ class Programs:
         whole = compile_.graphs[0]
         artifacts = {
             "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
-            "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
+            "graph": self._writer.artifact(f"{stem}.fx.py", print_graph(whole.module)),
         }
         return GraphRecord(
             id=id_,

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import linecache
-import os
-import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torchsan.records import GraphNodes, GraphRef, KernelKind, NodeRecord, SourceLine
+from torchsan.records import KernelKind, SourceLine
 from torchsan.torch_internals.wrapper.model import Alias, Function, Launch
 
 if TYPE_CHECKING:
-    import torch.fx
-
-    from torchsan.torch_internals import Buffer, LoweredGraph
+    from torchsan.torch_internals import Buffer
 
 _HIDDEN = (
     str(Path(__file__).parents[1]) + "/",
@@ -39,12 +35,6 @@ def caller() -> tuple[SourceLine, ...]:
             break
         frame = next_frame
     return ()
-
-
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
-)
 
 
 def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
@@ -124,85 +114,3 @@ def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
         if alias.source in names:
             names.add(alias.name)
     return names, False
-
-
-def operator_name(node: torch.fx.Node) -> str | None:
-    """The operator that a node calls, as `aten.relu.default`; None for inputs, constants and plain Python."""
-    if node.op != "call_function":
-        return None
-    name = str(node.target)
-    return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
-
-
-def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:
-    """The nodes of a compiled graph and of its subgraphs, with the lines that they came from."""
-    sources: dict[SourceLine, int] = {}
-    nodes = []
-    for graph in graphs:
-        for node in graph.module.graph.nodes:
-            line = next(iter(_source_line(node.meta)), None)
-            nodes.append(
-                NodeRecord(
-                    name=node.name,
-                    op=(operator_name(node) or str(node.target)) if node.op.startswith("call_") else node.op,
-                    inputs=tuple(parent.name for parent in node.all_input_nodes),
-                    type=_type_name(node.meta.get("val")),
-                    source=sources.setdefault(line, len(sources)) if line is not None else None,
-                    function=graph.function,
-                )
-            )
-    return GraphNodes(graph=ref.id, direction=ref.direction, nodes=tuple(nodes), sources=tuple(sources))
-
-
-def _type_name(value: Any) -> str:
-    """`float32[4, 8]` of a tensor, with symbols for sizes that are not known; empty of anything else."""
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    if dtype is None or shape is None:
-        return ""
-    return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
-
-
-def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:
-    """The user's lines that the nodes came from, each once, in the order of the nodes."""
-    return tuple(dict.fromkeys(line for node in nodes for line in _source_line(node.meta)))
-
-
-def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """The innermost frame outside torch and torchsan, or, if the user's code is nowhere in the trace, the innermost."""
-    frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
-    outside = [f for f in frames if not f["file"].startswith(_NOT_THE_USERS)]
-    if frames:
-        frame = (outside or frames)[-1]
-        yield SourceLine(
-            file=frame["file"], line=int(frame["line"]), code=(frame["code"] or "").strip(), module=_module_path(meta)
-        )
-    else:
-        yield from _forward_of_module(meta)
-
-
-def _forward_of_module(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """Where there is no trace (a module of torch's own that was compiled directly): the `forward` of that module."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return
-    class_ = list(stack.values())[-1][1]
-    forward = getattr(class_, "forward", None)
-    code = getattr(forward, "__code__", None)
-    if code is not None:
-        yield SourceLine(
-            file=code.co_filename,
-            line=code.co_firstlineno,
-            code=f"{class_.__name__}.forward",
-            module=_module_path(meta),
-        )
-
-
-def _module_path(meta: dict[str, Any]) -> str:
-    """Where in the model: `layers.0.attention`, from the way Dynamo reached the module (`L['self']._modules[…]`)."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
-    path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
-    path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", re.sub(r"^L\['(?:self|fn|model|mod)'\]\.?", "", path))
-    return path.removeprefix("L.").strip(".")

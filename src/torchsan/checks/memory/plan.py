@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchsan.graphs.nodes import source_lines
 from torchsan.records import KernelRecord, SourceLine
 from torchsan.torch_internals import LoweredGraph
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
 from torchsan.watch.observer import CompiledProgram
-from torchsan.watch.provenance import source_lines
 
 
 def is_whole(text: str, name: str, numel: int) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import given_tensor, operator_call, plain
+from torchsan.graphs.data import Keep
+from torchsan.graphs.encode import encode_call, given_tensor
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.torch_internals.fakes import known_number
 from torchsan.torch_internals.operators import undisturbed
@@ -78,9 +78,7 @@ def exhibit_of_call(
         return {"node": known[id(t)]}
 
     with undisturbed():
-        words = [plain(a, given, known_number) for a in args]
-        named = {k: plain(v, given, known_number) for k, v in kwargs.items()}
-        call = operator_call("result", overload, words, named)
+        call = encode_call("result", overload, args, kwargs, given, known_number)
     return Exhibit(
         finding=finding.id,
         check=finding.check,

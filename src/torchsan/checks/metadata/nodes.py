@@ -24,13 +24,13 @@ from torchsan.checks.metadata.findings import OperatorFindings
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
 from torchsan.checks.metadata.reports import BELIEVED, mismatch_report
 from torchsan.errors import FindingsError
+from torchsan.graphs.nodes import source_lines
 from torchsan.recording import Recorder
 from torchsan.records import Kind, Stage
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order, is_own, storage_key, undisturbed
 from torchsan.watch.observer import CompiledProgram
 from torchsan.watch.operators import OperatorCall
-from torchsan.watch.provenance import source_lines
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 from torchsan.checks.metadata.compare import Difference
 from torchsan.checks.metadata.findings import Report
 from torchsan.checks.metadata.judge import Alias, Mutation
+from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import GraphRef, Kind, Severity, Stage
 from torchsan.torch_internals.operators import is_own
-from torchsan.watch.provenance import operator_name, source_lines
 
 _BELIEVED = {
     "fake": "its fake kernel says",

@@ -21,13 +21,13 @@ from torchsan.checks.metadata.exhibit import exhibit_of_call, render_call
 from torchsan.checks.metadata.findings import OperatorFindings, Report
 from torchsan.checks.metadata.nodes import NodeWalk
 from torchsan.checks.metadata.reports import BELIEVED, guard_report, mismatch_report
+from torchsan.graphs.nodes import source_lines
 from torchsan.recording import Recorder
 from torchsan.records import Direction, GraphId, KernelKind, Stage
 from torchsan.torch_internals.fakes import bind_symbols, symbol_value
 from torchsan.torch_internals.wrapper import Function, Launch
 from torchsan.torch_internals.wrapper.model import Alias
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
-from torchsan.watch.provenance import source_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

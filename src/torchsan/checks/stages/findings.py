@@ -13,10 +13,10 @@ from torchsan.checks.picture import item, picture_of
 from torchsan.checks.stages.compare import Difference
 from torchsan.checks.stages.stage_graphs import StageGraph
 from torchsan.checks.values.findings import where_bad
+from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.judge import Judgement
 from torchsan.torch_internals.snapshots import Snapshot
-from torchsan.watch.provenance import operator_name, source_lines
 
 _DIFF_LINES = 80
 _STEPS = {

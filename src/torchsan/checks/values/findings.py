@@ -12,11 +12,11 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.judge import Judgement, Outcome
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
-from torchsan.watch.provenance import operator_name, source_lines
 
 _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),

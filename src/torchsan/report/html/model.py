@@ -99,7 +99,7 @@ def _graphs(
             lines=lines,
         )
         text = texts.read(graph.artifacts["graph"]) if "graph" in graph.artifacts else ""
-        parts[f"nodes-{i}"] = node_table(graph, nodes.get(key), text, lines)
+        parts[f"nodes-{i}"] = node_table(nodes.get(key), text, lines)
         shown.append({**model, **artifacts.add_graph(i, graph.artifacts, wrapper)})
     return shown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torchsan.records import KernelKind
@@ -58,16 +58,24 @@ class Wrapper:
 
     def function(self) -> Function:
         """The same as the model of a Python wrapper has it, in lines that count from 1."""
-        last = max([self.first, *self.reads, *(line for line, _, _ in self.outputs)])
-        body = [f"    ({''.join(f'{n}, ' for n in self.reads.get(i, ()))})" for i in range(self.first + 1, last + 1)]
         results = [name for _, _, name in sorted(self.outputs, key=lambda o: o[1])]
-        text = "\n" * self.first + "\n".join(
-            ["def call(args):", *body, f"    return ({''.join(f'{n}, ' for n in results)})"]
+        end = max([self.first, *self.reads, *(line for line, _, _ in self.outputs)]) + 2
+        reads = [ast.Expr(value=_names(names, line + 1)) for line, names in sorted(self.reads.items())]
+        # What the model asks a function's body for is which names are read where; there is no more in it.
+        node = ast.FunctionDef(
+            name="call",
+            args=ast.arguments(posonlyargs=[], args=[ast.arg(arg="args")], kwonlyargs=[], kw_defaults=[], defaults=[]),
+            body=[*reads, ast.Return(value=_names(results, end))],
+            decorator_list=[],
+            lineno=self.first + 1,
         )
-        node = ast.parse(text).body[0]
-        assert isinstance(node, ast.FunctionDef)
         inputs = (*self.inputs, *self.constants)
         return Function(name="call", method=False, inputs=inputs, steps=tuple(self.steps), node=node)
+
+
+def _names(names: Iterable[str], line: int) -> ast.Tuple:
+    elements: list[ast.expr] = [ast.Name(id=n, ctx=ast.Load(), lineno=line, col_offset=0) for n in names]
+    return ast.Tuple(elts=elements, ctx=ast.Load(), lineno=line, col_offset=0)
 
 
 def read_wrapper(text: str) -> Wrapper | None:
@@ -126,22 +134,22 @@ class _Reader:
         wrapper = self.wrapper
         if match := _INPUT.match(text):
             wrapper.inputs.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif match := _CONSTANT.match(text):
             wrapper.constants.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif text.strip() == "inputs.clear();":
             wrapper.entered = last
         elif match := _OWNED.match(text):
-            self._named(match[1])
+            self._tensors.add(match[1])
             self._owned(match[1], last)
         elif match := _REUSED.match(text):
-            self._named(match[1])
+            self._tensors.add(match[1])
             wrapper.reads[first] = (match[2],)
             wrapper.steps.append(Alias(name=match[1], source=match[2], line=last + 1, reused=True))
         elif match := _WRAPPED.match(text):
             source = self._first_tensor(match[2])
-            self._named(match[1])
+            self._tensors.add(match[1])
             if source is not None:
                 wrapper.reads[first] = (source,)
                 wrapper.steps.append(Alias(name=match[1], source=source, line=last + 1, reused=False))
@@ -153,9 +161,6 @@ class _Reader:
             self._fused(match[1], _split(match[2]), first, last)
         elif "launchKernel" in text or re.match(r"\s*(kernels\.|call_)\w+\(", text):
             wrapper.unread.append(text.strip()[:200])
-
-    def _named(self, name: str) -> None:
-        self._tensors.add(name)
 
     def _first_tensor(self, text: str) -> str | None:
         return next((word for word in _WORD.findall(text) if word in self._tensors), None)

@@ -23,11 +23,6 @@ from torchsan.options import Watch
 from torchsan.recording.shipping import send
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def same() -> int:
     record(Path("a"), [run(inputs())])
     record(Path("b"), [run(inputs())])

@@ -1,56 +1,10 @@
-"""Graphs as text, and which nodes of two graphs stand for each other."""
+"""Which nodes of two graphs stand for each other."""
 
 from __future__ import annotations
-
-import pytest
 
 from tests.diff.made_up import TEXT
 from torchsan.diff.align import pair_nodes
 from torchsan.graphs.printed import FxGraph, parse_graph
-
-
-def test_a_graph_is_read_from_its_text() -> None:
-    graph = parse_graph(TEXT)
-    assert graph.inputs == ("arg0_1", "arg1_1")
-    assert graph.outputs == ("sum_1",)
-    assert [n.name for n in graph.nodes] == ["arg0_1", "arg1_1", "mm", "mul", "relu", "sum_1"]
-    mul = graph.by_name["mul"]
-    assert (mul.op, mul.parents, mul.kind) == ("aten.mul.Tensor", ("mm",), "f32[4, 8]")
-    assert mul.written == "torch.ops.aten.mul.Tensor(_, 0.5)"
-    assert mul.source is not None
-    assert (mul.source.line, mul.source.code) == (7, "h = (x @ w) * scale")
-
-
-SUBGRAPH = """\
-class <lambda>(torch.nn.Module):
-    def forward(self, arg0_1: "Sym(s77)", arg1_1: "f32[s77]"):
-        true_graph_0 = self.true_graph_0
-        # No stacktrace found for following nodes
-        mul: "Sym(2*s77)" = arg0_1 * 2
-        cond = torch.ops.higher_order.cond(True, true_graph_0, true_graph_0, (arg1_1,));  true_graph_0 = None
-        getitem: "f32[s77]" = cond[0];  cond = None
-        full: "f32[2*s77]" = torch.ops.aten.full.default([mul], -inf, device = device(type='cpu'))
-        return (getitem, full, None)
-
-    class true_graph_0(torch.nn.Module):
-        def forward(self, arg0_1: "f32[s77]"):
-            sin: "f32[s77]" = torch.ops.aten.sin.default(arg0_1);  arg0_1 = None
-            return (sin,)
-"""
-
-
-def test_symbols_and_subgraphs_are_read() -> None:
-    graph = parse_graph(SUBGRAPH)
-    assert graph.inner == {"sin"}
-    assert graph.outputs == ("getitem", "full", None)
-    assert [n.op for n in graph.nodes[2:]] == ["get_attr", "mult", "higher_order.cond", "getitem", "aten.full.default"]
-    assert graph.by_name["full"].source is None
-
-
-@pytest.mark.parametrize("text", ["", "x = 1", "class A(torch.nn.Module):\n    pass", "def forward(:"])
-def test_what_is_no_graph_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, SyntaxError)):
-        parse_graph(text)
 
 
 def changed(*changes: tuple[str, str]) -> FxGraph:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchsan.aoti.convert import as_recording
-from torchsan.aoti.log import Launched, Seen, launch_files, read_launches
+from torchsan.aoti.launches import Launched, Seen, as_recording, launch_files, read_launches
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, encode

@@ -1,30 +1,28 @@
-"""From a part of an FX graph, or one call of an operator, to an exhibit: names and plain values."""
+"""From a torch.fx graph, a part of one, or one call of an operator, to data."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
+from torchsan.graphs.data import FUNCTIONS, Graph, Keep, NodeKind, Unrepresentable, without_probe
 from torchsan.records import Given, OperatorCall
 
-
-class Unrepresentable(Exception):
-    """Something that is no plain value, or no operator with a name; the message says what."""
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_FUNCTION_NAMES = {function: name for name, function in FUNCTIONS.items()}
 
 
 def plain(value: Any, node: Callable[[Any], Any], number: Callable[[Any], Any] = lambda s: s) -> Any:
     """An argument as plain values; `node` stands in for nodes and tensors, `number` gives symbolic numbers."""
     if isinstance(value, torch.fx.Node | torch.Tensor):
         return node(value)
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+    if isinstance(value, _SYMBOLS):
         found = number(value)
-        if found is None or isinstance(found, torch.SymInt | torch.SymFloat | torch.SymBool):
+        if found is None or isinstance(found, _SYMBOLS):
             raise Unrepresentable(f"a size that depends on data: {value}")
         return plain(found, node, number)
     if value is None or isinstance(value, bool | int | str):
@@ -41,15 +39,24 @@ def plain(value: Any, node: Callable[[Any], Any], number: Callable[[Any], Any] =
     raise Unrepresentable(f"an argument that is a {type(value).__name__}")
 
 
-def operator_call(name: str, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> OperatorCall:
-    """A call with plain arguments; raise Unrepresentable for what is no operator."""
-    if target is operator.getitem:
-        op = "getitem"
+def encode_call(
+    name: str,
+    target: Any,
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    node: Callable[[Any], Any],
+    number: Callable[[Any], Any],
+) -> OperatorCall:
+    """A call as data, its arguments as `plain` has them. Raise Unrepresentable for what is no operator."""
+    plain_args = tuple(plain(a, node, number) for a in args)
+    plain_kwargs = {k: plain(v, node, number) for k, v in kwargs.items()}
+    if target in _FUNCTION_NAMES:
+        op = _FUNCTION_NAMES[target]
     elif hasattr(target, "_schema") and hasattr(target, "namespace"):
         op = str(target)
     else:
         raise Unrepresentable(f"{getattr(target, '__name__', target)} is no operator")
-    return OperatorCall(name=name, op=op, args=tuple(args), kwargs=dict(kwargs))
+    return OperatorCall(name=name, op=op, args=plain_args, kwargs=plain_kwargs)
 
 
 def given_tensor(name: str, t: torch.Tensor, keep: Keep) -> Given:
@@ -64,6 +71,38 @@ def given_tensor(name: str, t: torch.Tensor, keep: Keep) -> Given:
         requires_grad=t.requires_grad,
         stored=keep(name, t),
     )
+
+
+def describe_graph(graph: torch.fx.Graph) -> Graph:
+    """Return the graph as data; raise Unrepresentable for what cannot be."""
+    nodes = list(graph.nodes)
+    returned = [n.args[0] for n in nodes if n.op == "output"]
+    results = returned[-1] if returned else ()
+    results = results if isinstance(results, tuple | list) else (results,)
+    values = {n.name: n.meta.get("val") for n in nodes}
+    return Graph(
+        inputs=tuple(n.name for n in nodes if n.op == "placeholder"),
+        attributes={n.name: str(n.target) for n in nodes if n.op == "get_attr"},
+        calls=tuple(
+            encode_call(n.name, n.target, n.args, n.kwargs, _name, lambda _symbol: None)
+            for n in nodes
+            if n.op == "call_function"
+        ),
+        outputs=tuple(r.name if isinstance(r, torch.fx.Node) else None for r in results),
+        kinds={name: _kind(value) for name, value in values.items() if isinstance(value, torch.Tensor)},
+        traces={n.name: n.meta["stack_trace"] for n in nodes if n.meta.get("stack_trace")},
+    )
+
+
+def _name(node: Any) -> dict[str, str]:
+    if not isinstance(node, torch.fx.Node):
+        raise Unrepresentable("a tensor among the arguments")
+    return {"node": node.name}
+
+
+def _kind(value: torch.Tensor) -> NodeKind:
+    known = all(isinstance(n, int) for n in value.shape)
+    return NodeKind(dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape) if known else None)
 
 
 class GraphCut:
@@ -96,13 +135,9 @@ class GraphCut:
         for node in nodes:
             if node.op != "call_function" or isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat):
                 continue  # Constants and sizes come in where they are used.
-            args = plain(node.args, self._reference, self._number)
-            kwargs = {k: plain(v, self._reference, self._number) for k, v in node.kwargs.items()}
+            call = encode_call(node.name, node.target, node.args, node.kwargs, self._reference, self._number)
             self._names.add(node)
-            target: Any = node.target
-            if getattr(target, "namespace", "") == "torchsan":  # `probe` and `realize`: PyTorch alone has a copy.
-                target, args, kwargs = torch.ops.aten.clone.default, args[:1], {}
-            self.nodes.append(operator_call(node.name, target, args, kwargs))
+            self.nodes.append(without_probe(call))
 
     def reference(self, node: torch.fx.Node) -> str:
         """The name of a node's value, which becomes an input if it is not computed here."""
@@ -115,7 +150,7 @@ class GraphCut:
         if node in self._names:
             return {"node": node.name}
         believed = node.meta.get("val")
-        if isinstance(believed, torch.SymInt | torch.SymFloat | torch.SymBool):
+        if isinstance(believed, _SYMBOLS):
             return plain(believed, lambda n: n, self._number)
         value = self._values.get(node)
         if value is None and node.op == "get_attr":

@@ -17,15 +17,19 @@ import torch._inductor
 import torch._inductor.config
 
 import torchsan
-from tests.packages.models import exported
-from torchsan.aoti.convert import as_recording
+from tests.aoti.models import exported
+from torchsan.aoti.build import instrumented
+from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
+from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader
 from torchsan.records import Watched
 from torchsan.report.values import watched_values
+from torchsan.torch_internals.wrapper.cpp import Wrapper, read_wrapper
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("packages")]
 ROOT = Path(__file__).parents[2]
+WRAPPER = (ROOT / "tests" / "data" / "packages" / "mlp.wrapper.txt").read_text()
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -221,3 +225,34 @@ def test_without_python_the_records_are_the_same(wrong: str, tmp_path: Path) -> 
     assert [(w.kernel, w.phase, w.name, w.node, w.summary) for w in alone] == [
         (w.kernel, w.phase, w.name, w.node, w.summary) for w in here
     ]
+
+
+@pytest.fixture
+def wrapper() -> Wrapper:
+    found = read_wrapper(WRAPPER)
+    assert found is not None
+    return found
+
+
+def test_the_recorder_stands_around_each_launch(wrapper: Wrapper) -> None:
+    lines = instrumented(WRAPPER, wrapper, {"a": ')torchsan"'}, Watch.SAVE, When.BOTH, lambda kernel: True).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("cpp_fused_relu_0("))
+    assert 'torchsan_call.launch(1, torchsan_recorder::BEFORE, "cpp_fused_relu_0");' in lines[at - 1]
+    assert '"buf1", buf1);' in lines[at - 1]
+    assert "buf2" not in lines[at - 1], "what is not written yet is not looked at"
+    assert '"buf2", buf2);' in lines[at + 1]
+    assert all("if (torchsan_call.log != nullptr) {" in lines[i] for i in (at - 1, at + 1))
+    end = next(i for i, line in enumerate(lines) if "output_handles[0] =" in line)
+    assert '"output0", buf7);' in lines[end - 1], "before it is given away"
+    recorder = next(i for i, line in enumerate(lines) if "namespace torchsan_recorder {" in line)
+    assert recorder < next(i for i, line in enumerate(lines) if line.startswith("void AOTInductorModel::run_impl("))
+
+
+def test_names_and_filters(wrapper: Wrapper) -> None:
+    options = Options(kernels=("cpp_fused*",))
+    text = instrumented(WRAPPER, wrapper, {}, Watch.NAMES, When.BOTH, options.selects)
+    assert text.count("torchsan_call.launch(") == 2
+    assert "torchsan_call.tensor(" not in text
+    after = instrumented(WRAPPER, wrapper, {}, Watch.PRINT, When.AFTER, options.selects)
+    assert "torchsan_recorder::PRINT" in after
+    assert "torchsan_recorder::BEFORE" not in after.split("void AOTInductorModel::run_impl(")[1]
