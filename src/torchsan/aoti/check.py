@@ -256,7 +256,7 @@ class _Launches:
         )
 
     def _judge(self, program: CompiledProgram) -> None:
-        """Tell a watch what happened in the first call. What a launch was given stands behind the record of it."""
+        """Tell a watch what happened in the first call. The tensors that a launch reads follow its record."""
         watch = ValuesWatch(self._writer, program, plan(program), self._report, probes=False)
         launches = {launch.nth: launch for launch in program.model.launches()}
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Puts the parts together: from two recordings to where they part."""
+"""Compares two recordings: pairs their graphs and values, judges the values, and lists what else differs."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
 
 
 def _layouts(a: Value, b: Value) -> Iterator[MetadataDiff]:
-    """Where the values may be the same and lie otherwise in memory."""
+    """Yield what differs in dtype, shape, stride and device."""
     mine, other = a.watched.summary, b.watched.summary
     if mine is None or other is None or a.role is Role.PROBE:
         return

@@ -22,7 +22,7 @@ _FIGURES = {
 
 
 def operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
-    """The nodes that only one graph has, or that it computes otherwise, by line of the program."""
+    """Yield, by line of the program, the nodes that only one graph has or that the two compute differently."""
     if not (pair.a.fx.complete and pair.b.fx.complete):
         return
     changed = set(pair.rewritten(n.name for n in pair.a.fx.nodes if n.expression is not None))
@@ -58,7 +58,7 @@ _Kernel = tuple[int, int, str, frozenset[str]]
 
 
 def kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
-    """Kernels of either program that compute the same nodes, where they are not one each with the same ones."""
+    """Yield the kernels of either program that compute the same nodes in another distribution."""
     for group in _connected(pair):
         mine, other = ([(name, nodes) for s, _, name, nodes in group if s == side] for side in (0, 1))
         left, right = Counter(nodes for _, nodes in mine), Counter(nodes for _, nodes in other)
@@ -84,7 +84,7 @@ def _connected(pair: GraphPair) -> list[list[_Kernel]]:
 
 
 def _nodes(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
-    """What a kernel computes, by the names of the second graph; what has no partner there gets one that nothing has."""
+    """Return the nodes of a kernel by their names in the second graph; a node without a partner gets a unique name."""
     if not kernel.nodes:
         return frozenset([f"{kernel.kind} {kernel.name if kernel.kind != 'fused' else ''}"])
     if side == 1:
