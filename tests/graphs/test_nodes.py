@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
-
 import torch
 import torch.fx
 
@@ -13,7 +11,7 @@ from torchsan.torch_internals import LoweredGraph
 
 TRACE = f'''  File "/home/ada/model.py", line 7, in forward
     y = x
-  File "{sysconfig.get_paths()["purelib"]}/torch/nn.py", line 1, in relu
+  File "{torch.__file__}", line 1, in relu
     return torch.relu(x)
 '''
 

@@ -220,7 +220,7 @@ def _options(watch: str, kernels: str | Iterable[str], when: str) -> Options:
 
 
 def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dict[str, Any]:
-    """What whoever reads the launches has to know of the program: data only."""
+    """Return what a reader of the launches needs to know of the program, as JSON values."""
     import torch
 
     function = wrapper.function()
@@ -247,7 +247,7 @@ def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dic
 
 
 def _replay(wrapper: Wrapper, graph: LoweredGraph) -> dict[str, Any]:
-    """What it takes to compute again what each launch computes, or why that cannot be."""
+    """Return what a replay of each launch needs, or the reason why there can be none."""
     from torchsan.graphs.data import Unrepresentable
     from torchsan.graphs.encode import describe_graph
 

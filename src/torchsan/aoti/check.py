@@ -256,21 +256,22 @@ class _Launches:
         )
 
     def _judge(self, program: CompiledProgram) -> None:
-        """Tell a watch what happened in the first call. What a launch was given stands behind the record of it."""
+        """Tell a watch what happened in the first call. The tensors that a launch reads follow its record."""
         watch = ValuesWatch(self._writer, program, plan(program), self._report, probes=False)
         launches = {launch.nth: launch for launch in program.model.launches()}
         values: dict[str, Any] = {}
+        # Held until the end: the watch only refers to them, and a launch that reads one replaces it among the values.
+        inputs: dict[str, Any] | None = None
         running: Launch | None = None
-        entered = False
         with self._file.open("rb") as data:
             for record in read_launches(self._file):
                 match record:
                     case Seen(call=0) if record.data is not None:
                         values[record.name] = saved_tensor(record, data)
                     case Launched(call=0, phase="before"):
-                        if not entered:
-                            watch.enter("call", {n: values.get(n) for n in program.graphs["call"].inputs})
-                            entered = True
+                        if inputs is None:
+                            inputs = {n: values.get(n) for n in program.graphs["call"].inputs}
+                            watch.enter("call", inputs)
                         if running is not None:
                             watch.after("call", running, dict(values))
                         running = launches.get(record.site)

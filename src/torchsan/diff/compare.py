@@ -1,19 +1,31 @@
-"""Puts the parts together: from two recordings to where they part."""
+"""Compares two recordings: pairs their graphs and values, judges the values, and lists what else differs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from torchsan.diff.align import Pairing, pair_graphs
+from torchsan.diff.align import Graph, GraphPair, Pairing, pair_graphs
 from torchsan.diff.judging import Judging, Result
-from torchsan.diff.programs import kernel_diffs, memory_diffs, operator_diffs, sources_of
-from torchsan.diff.result import Circumstance, Diff, Judged, MetadataDiff, Role, Run, Status, ValueDiff
+from torchsan.diff.result import (
+    Circumstance,
+    Diff,
+    Judged,
+    KernelDiff,
+    MemoryDiff,
+    MetadataDiff,
+    OperatorDiff,
+    Role,
+    Run,
+    Status,
+    ValueDiff,
+)
 from torchsan.diff.values import Call, Contents, SeenValues, Value, pair_values, seen_in
 from torchsan.errors import UsageError
+from torchsan.graphs.printed import FxNode
 from torchsan.recording import Reader
-from torchsan.records import Skipped, SourceLine, encode
+from torchsan.records import KernelRecord, Skipped, SourceLine, encode
 from torchsan.report.findings import shown_place
 from torchsan.report.verdict import signal_name
 
@@ -21,6 +33,15 @@ SECONDS = 120.0
 """How long to replay, unless asked for otherwise."""
 
 Progress = Callable[[int, int], None]
+
+_LINES = 4
+_FIGURES = {
+    "peak": "peak",
+    "allocated": "allocated",
+    "saved": "saved for backward",
+    "given": "given",
+    "returned": "returned",
+}
 
 
 def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progress: Progress | None = None) -> Diff:
@@ -59,9 +80,9 @@ def compare_recordings(a: Reader, b: Reader, *, seconds: float = SECONDS, progre
         how={str(how): n for how, n in sorted(tally.how.items())},
         values=tuple(tally.values),
         metadata=tuple(tally.metadata),
-        operators=tuple(o for pair in pairing.pairs for o in operator_diffs(pair)),
-        kernels=tuple(k for pair in pairing.pairs for k in kernel_diffs(pair)),
-        memory=tuple(memory_diffs(a, b, pairing.pairs)),
+        operators=tuple(o for pair in pairing.pairs for o in _operator_diffs(pair)),
+        kernels=tuple(k for pair in pairing.pairs for k in _kernel_diffs(pair)),
+        memory=tuple(_memory_diffs(a, b, pairing.pairs)),
         circumstances=tuple(_circumstances(a, b)),
         graphs=tuple((pair.a.record.label, pair.b.record.label) for pair in pairing.pairs),
         not_compared=tuple(tally.skipped),
@@ -125,7 +146,7 @@ class _Tally:
 def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
     source: tuple[SourceLine, ...] = ()
     if call.graphs is not None:
-        source = sources_of(call.graphs.a, result.blamed or (a.node or "",), a.watched.kernel, a.watched.site)
+        source = _sources_of(call.graphs.a, result.blamed or (a.node or "",), a.watched.kernel, a.watched.site)
     assert result.judged is not None
     return ValueDiff(
         role=a.role,
@@ -142,7 +163,7 @@ def _value_diff(call: Call, a: Value, b: Value, result: Result) -> ValueDiff:
 
 
 def _layouts(a: Value, b: Value) -> Iterator[MetadataDiff]:
-    """Where the values may be the same and lie otherwise in memory."""
+    """Yield what differs in dtype, shape, stride and device."""
     mine, other = a.watched.summary, b.watched.summary
     if mine is None or other is None or a.role is Role.PROBE:
         return
@@ -223,3 +244,107 @@ def _circumstances(a: Reader, b: Reader) -> Iterator[Circumstance]:
 def _differing(what: str, a: str, b: str) -> Iterator[Circumstance]:
     if a != b:
         yield Circumstance(what=what, a=a, b=b)
+
+
+def _operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
+    """Yield, by line of the program, the nodes that only one graph has or that the two compute differently."""
+    if not (pair.a.fx.complete and pair.b.fx.complete):
+        return
+    changed = set(pair.rewritten(n.name for n in pair.a.fx.nodes if n.expression is not None))
+    # A node whose parents alone were exchanged for those of another part is not a difference of its own.
+    changed = {n for n in changed if n not in pair.nodes.pairs or not _written_alike(pair, n)}
+    same = {pair.nodes.pairs[n] for n in pair.nodes.pairs if n not in changed}
+    mine = _by_line(n for n in pair.a.fx.nodes if n.name in changed)
+    other = _by_line(n for n in pair.b.fx.nodes if n.expression is not None and n.name not in same)
+    for line in dict.fromkeys((*mine, *other)):
+        nodes = (*mine.get(line, ()), *other.get(line, ()))
+        source = next((n.source for n in nodes if n.source is not None), None)
+        yield OperatorDiff(
+            graph=pair.label,
+            a=tuple(n.text for n in mine.get(line, ())),
+            b=tuple(n.text for n in other.get(line, ())),
+            source=() if source is None else (source,),
+        )
+
+
+def _written_alike(pair: GraphPair, name: str) -> bool:
+    return pair.a.fx.by_name[name].written == pair.b.fx.by_name[pair.nodes.pairs[name]].written
+
+
+def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:
+    found: dict[str, list[FxNode]] = defaultdict(list)
+    for node in nodes:
+        found[node.code].append(node)
+    return dict(found)
+
+
+_Kernel = tuple[int, int, str, frozenset[str]]
+"""Of which side, its place there, its name and what it computes."""
+
+
+def _kernel_diffs(pair: GraphPair) -> Iterator[KernelDiff]:
+    """Yield the kernels of either program that compute the same nodes in another distribution."""
+    for group in _connected(pair):
+        mine, other = ([(name, nodes) for s, _, name, nodes in group if s == side] for side in (0, 1))
+        left, right = Counter(nodes for _, nodes in mine), Counter(nodes for _, nodes in other)
+        if left != right:
+            a = tuple(name for name, nodes in mine if nodes in left - right)
+            b = tuple(name for name, nodes in other if nodes in right - left)
+            yield KernelDiff(graph=pair.label, a=a, b=b)
+
+
+def _connected(pair: GraphPair) -> list[list[_Kernel]]:
+    """The kernels of both programs, in groups that have no node in common."""
+    group_of: dict[str, list[_Kernel]] = {}
+    for side, graph in enumerate((pair.a, pair.b)):
+        for nth, kernel in enumerate(graph.record.kernels):
+            nodes = _nodes_of(pair, side, kernel)
+            touched = {id(group): group for n in nodes if (group := group_of.get(n)) is not None}
+            *smaller, group = sorted(touched.values(), key=len) or [[]]
+            moved = [(side, nth, kernel.name, nodes), *(k for other in smaller for k in other)]
+            group += moved
+            for *_, members in moved:
+                group_of |= dict.fromkeys(members, group)
+    return sorted(sorted(group) for group in {id(group): group for group in group_of.values()}.values())
+
+
+def _nodes_of(pair: GraphPair, side: int, kernel: KernelRecord) -> frozenset[str]:
+    """Return the nodes of a kernel by their names in the second graph; a node without a partner gets a unique name."""
+    if not kernel.nodes:
+        return frozenset([f"{kernel.kind} {kernel.name if kernel.kind != 'fused' else ''}"])
+    if side == 1:
+        return frozenset(kernel.nodes)
+    return frozenset(pair.partner(n) or f"A.{n}" for n in kernel.nodes)
+
+
+def _memory_diffs(a: Reader, b: Reader, pairs: Sequence[GraphPair]) -> Iterator[MemoryDiff]:
+    """The figures of the memory check that differ, call by call."""
+    mine, other = _figures(a), _figures(b)
+    for pair in pairs:
+        for (graph, direction, call), figures in mine.items():
+            if (graph, direction) != (pair.a.record.id, pair.a.record.direction):
+                continue
+            theirs = other.get((pair.b.record.id, str(pair.b.record.direction), call))
+            for key, what in _FIGURES.items() if theirs is not None else ():
+                if theirs is not None and figures[key] != theirs[key]:
+                    yield MemoryDiff(graph=pair.label, call=call, what=what, a=figures[key], b=theirs[key])
+
+
+def _figures(recording: Reader) -> dict[tuple[int, str, int], dict[str, int]]:
+    found = {}
+    for event in recording.events("memory"):
+        numbers = {key: event.get(key) for key in (*_FIGURES, "graph", "call")}
+        if all(type(n) is int for n in numbers.values()):
+            key = (event["graph"], str(event.get("direction")), event["call"])
+            found[key] = {name: event[name] for name in _FIGURES}
+    return found
+
+
+def _sources_of(graph: Graph, nodes: Sequence[str], kernel: str, site: int | None) -> tuple[SourceLine, ...]:
+    """The lines of the program that nodes come from; where they are torch's own or not known, those of the kernel."""
+    known = graph.fx.by_name
+    found = dict.fromkeys(s for n in nodes if n in known and (s := known[n].source) is not None)
+    of_kernel = next((k.source for k in graph.record.kernels if k.nth == site and k.name == kernel), ())
+    if of_kernel and all("/torch/" in s.file or "/torchsan/ops/" in s.file for s in found):
+        return of_kernel
+    return tuple(found)[:_LINES]

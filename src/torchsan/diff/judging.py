@@ -37,7 +37,7 @@ _NOISE = 0.01
 
 
 def metadata_text(a: Watched, b: Watched) -> str | None:
-    """Why two values cannot be compared element by element, or None if they can; numbers differ or do not."""
+    """Return why two values cannot be compared element by element, or None if they can. Unequal numbers cannot."""
     if a.summary is None or b.summary is None:
         if a.summary is None and b.summary is None:
             return None if a.value == b.value else f"{a.value} against {b.value}"
@@ -70,7 +70,7 @@ class Result:
 
     @property
     def parted(self) -> bool:
-        """Whether what is computed from it may be expected to differ."""
+        """Whether the values differ by more than rounding, so that what is computed from them may, too."""
         return self.judged in (Judged.DIFFERENT, Judged.FOLLOWS)
 
 
@@ -102,7 +102,7 @@ class Judging:
             yield a, b, result
 
     def _note(self, result: Result) -> None:
-        """Remember what may explain a difference that no graph explains."""
+        """Remember how large differences are so far, for values whose graph is not known."""
         self._parted |= result.parted
         if result.judged is Judged.ROUNDING and result.spread is not None:
             noisy = result.spread >= _NOISE
@@ -188,7 +188,7 @@ class Judging:
         )
 
     def _explained(self, call: Call, a: Value, x: torch.Tensor, y: torch.Tensor) -> Explained | None:
-        """What replaying says, or None where it cannot say anything."""
+        """Return what a replay of the operators says of both values; None if it cannot be run."""
         fx = _computed_by(call, a)
         if fx is None or a.node is None:
             return None
@@ -250,7 +250,7 @@ def fits(kind: str, value: Value) -> bool:
 
 
 def _again(known: Result) -> Result:
-    """The same two contents as before, in another place: what they were there they are here."""
+    """Return the result of the same two tensors in an earlier place; a difference is reported only there."""
     judged = Judged.FOLLOWS if known.judged is Judged.DIFFERENT else known.judged
     return replace(known, judged=judged, text=(), blamed=())
 

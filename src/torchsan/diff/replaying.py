@@ -41,7 +41,7 @@ _OPERATORS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What the first graph's operators make of either run's inputs: is it what the run had? And from what.
+    """How either run's value compares with what the first graph's operators compute from that run's inputs.
 
     A judgement is None where the result is as good as eager's. `inside` are the nodes that were run.
     """
@@ -128,7 +128,7 @@ def _no_constant(name: str) -> Any:
 
 
 class _Missing:
-    """Stands for what is not run."""
+    """The target of a node that is not run; calling it raises Unavailable with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.__name__ = "missing"

@@ -31,7 +31,7 @@ class Contents:
         """Tensors that cannot be read, and why."""
 
     def address(self, watched: Watched) -> tuple[object, ...] | None:
-        """What the elements are known by: equal for equal tensors. None if the tensor was not saved."""
+        """Return a key that is equal for equal tensors; None if the tensor was not saved."""
         record = self._record(watched.stored) if watched.stored is not None else None
         if record is None:
             return None
@@ -213,7 +213,7 @@ def _kernels(graph: GraphRecord) -> list[tuple[str, tuple[str, ...]]]:
 def _keyed(
     graph: Graph, values: Sequence[Seen], partner: Callable[[str], str | None], alike: bool
 ) -> Iterator[tuple[Key, Value]]:
-    """The values worth comparing, each once, by what it is called in the second recording."""
+    """Yield the values to compare, each once, keyed by its name in the second recording."""
     seen: Counter[tuple[str, object]] = Counter()
     covered: set[str] = set()
     for order, w in values:
@@ -253,7 +253,7 @@ def _role(graph: Graph, w: Watched) -> tuple[Role | None, object, str | None]:
 
 
 def _when(graph: Graph, value: Value, values: Sequence[Seen]) -> tuple[int, int, int]:
-    """In the order of launches; among the results of one launch, in the order of the graph."""
+    """Return a sort key: the order of launches, and among the results of one launch that of the graph."""
     w = value.watched
     if value.role is Role.INPUT:
         return (-1, 0, value.order)

@@ -5,9 +5,9 @@ Importing it imports no torch.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
-import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from torchsan.torch_internals import LoweredGraph
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
-)
+
+
+def _torch_folder() -> Path:
+    """Where PyTorch is, without importing it: not always beside torchsan, nor in this environment."""
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else Path("torch")
+
+
+NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (_torch_folder(), Path(__file__).parents[1]))
+"""What the files of PyTorch and of torchsan begin with."""
 
 
 def operator_name(node: torch.fx.Node) -> str | None:
@@ -72,7 +79,7 @@ def _source_line(meta: dict[str, Any]) -> SourceLine | None:
     frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
     path, class_ = _module(meta)
     if frames:
-        frame = ([f for f in frames if not f["file"].startswith(_NOT_THE_USERS)] or frames)[-1]
+        frame = ([f for f in frames if not f["file"].startswith(NOT_THE_USERS)] or frames)[-1]
         return SourceLine(file=frame["file"], line=int(frame["line"]), code=(frame["code"] or "").strip(), module=path)
     # No trace: a module of torch's own that was compiled directly. Its `forward` is the line.
     code = getattr(getattr(class_, "forward", None), "__code__", None)

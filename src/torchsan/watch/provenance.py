@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import linecache
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchsan.graphs.nodes import NOT_THE_USERS
 from torchsan.records import KernelKind, SourceLine
 from torchsan.torch_internals.wrapper.model import Alias, Function, Launch
 
 if TYPE_CHECKING:
     from torchsan.torch_internals import Buffer
 
-_HIDDEN = (
-    str(Path(__file__).parents[1]) + "/",
-    str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/",
-    "<",
-)
+_HIDDEN = (*NOT_THE_USERS, "<")
 
 
 def caller() -> tuple[SourceLine, ...]:
