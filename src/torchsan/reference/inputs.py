@@ -49,25 +49,27 @@ class Inputs:
     """
 
     def __init__(self, args: Sequence[Any], mutated: frozenset[int]) -> None:
-        self._args = [self._held(a, i in mutated) for i, a in enumerate(args)]
-        groups: dict[int, list[int]] = {}
-        for i, arg in enumerate(args):
-            if isinstance(arg, torch.Tensor) and arg.numel():
-                groups.setdefault(arg.untyped_storage().data_ptr(), []).append(i)
-        self._groups = [g for g in groups.values() if len(g) > 1 and not self._independent([args[i] for i in g])]
-        self._leaf = [isinstance(a, torch.Tensor) and a.is_leaf for a in args]
-        self._requires_grad = [isinstance(a, torch.Tensor) and a.requires_grad for a in args]
         self._mutated = mutated
-        self._bases = {i: storage for g in self._groups for storage in [self._storage(args[g[0]])] for i in g}
-        self._geometry = [
-            (a.size(), a.stride(), a.storage_offset(), a._is_view()) if isinstance(a, torch.Tensor) else None
-            for a in args
-        ]
-        self._versions = [a._version if self._shares(a, i) else None for i, a in enumerate(args)]
+        tensors = {i: a for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
+        parameters = {i for i, t in tensors.items() if isinstance(t, torch.nn.Parameter)}
+        self._owned = {i for i in tensors if i in mutated or i not in parameters}
+        self._args = [_copy(a, a.dtype) if i in self._owned else a for i, a in enumerate(args)]
+        groups: dict[int, list[int]] = {}
+        for i, t in tensors.items():
+            if t.numel():
+                groups.setdefault(t.untyped_storage().data_ptr(), []).append(i)
+        # The same parameter twice, which nobody writes, is no overlap worth keeping.
+        shared = [g for g in groups.values() if len(g) > 1 and not parameters.issuperset(g)]
+        self._leaf = {i for i, t in tensors.items() if t.is_leaf}
+        self._requires_grad = {i for i, t in tensors.items() if t.requires_grad}
+        self._bases = {i: storage for g in shared for storage in [_whole_storage(args[g[0]])] for i in g}
+        self._geometry = {i: (t.size(), t.stride(), t.storage_offset(), t._is_view()) for i, t in tensors.items()}
+        held = {i: t for i, t in tensors.items() if i not in self._owned}
+        self._versions = {i: t._version for i, t in held.items() if not t.is_inference()}
 
     def stale(self) -> bool:
         """Whether an input that is held, not copied, was written since."""
-        return any(v is not None and a._version != v for a, v in zip(self._args, self._versions, strict=True))
+        return any(self._args[i]._version != version for i, version in self._versions.items())
 
     def copies(self, *, wide: bool) -> tuple[list[Any], list[torch.Tensor | None]]:
         """New arguments, in float64 if `wide`, and for each the leaf that its gradient is taken of.
@@ -89,25 +91,7 @@ class Inputs:
 
     def writable(self, i: int) -> bool:
         """Whether the copies of this input are its own."""
-        return i in self._mutated or not isinstance(self._args[i], torch.nn.Parameter)
-
-    def _held(self, arg: Any, mutated: bool) -> Any:
-        if not isinstance(arg, torch.Tensor) or (isinstance(arg, torch.nn.Parameter) and not mutated):
-            return arg
-        return _copy(arg, arg.dtype)
-
-    def _shares(self, arg: Any, i: int) -> bool:
-        return isinstance(arg, torch.nn.Parameter) and i not in self._mutated and not arg.is_inference()
-
-    @staticmethod
-    def _independent(group: list[torch.Tensor]) -> bool:
-        """The same parameter twice, which nobody writes, is no overlap worth keeping."""
-        return all(isinstance(t, torch.nn.Parameter) for t in group)
-
-    @staticmethod
-    def _storage(t: torch.Tensor) -> torch.Tensor:
-        whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage())
-        return whole.clone()
+        return i in self._owned
 
     def _view(self, i: int, arg: torch.Tensor, storages: dict[int, torch.Tensor], wide: bool) -> torch.Tensor:
         base = self._bases[i]
@@ -116,23 +100,25 @@ class Inputs:
         key = id(base)
         if key not in storages:
             storages[key] = base.to(wide_dtype(base.dtype) if wide else base.dtype, copy=True)
-        geometry = self._geometry[i]
-        assert geometry is not None
-        size, stride, offset, is_view = geometry
+        size, stride, offset, is_view = self._geometry[i]
         if is_view:
             view = storages[key].as_strided(size, stride, offset)
         else:
             view = torch.empty(0, dtype=storages[key].dtype).set_(storages[key].untyped_storage(), offset, size, stride)
-        return view.requires_grad_() if self._requires_grad[i] and view.is_leaf else view
+        return view.requires_grad_() if i in self._requires_grad and view.is_leaf else view
 
     def _alone(self, i: int, arg: torch.Tensor, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = wide_dtype(arg.dtype) if wide else arg.dtype
         copy = _copy(arg, dtype) if self.writable(i) or dtype is not arg.dtype else arg.detach()
-        if self._requires_grad[i]:
+        if i in self._requires_grad:
             leaf = copy.requires_grad_()
             # What the program changes in place, it could: it was no leaf.
-            return (leaf.clone() if not self._leaf[i] and i in self._mutated else leaf), leaf
+            return (leaf.clone() if i not in self._leaf and i in self._mutated else leaf), leaf
         return copy, copy
+
+
+def _whole_storage(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage()).clone()
 
 
 def share_memory(a: torch.Tensor, b: Any) -> bool:

@@ -24,6 +24,8 @@ _NUDGED_RUNS = (1, 2, 4, 16)
 """How many nudged replays at first, and how many before something is called wrong."""
 _SAME = 1e-7
 """Two float64 results this close are one: constants are often rounded to float32 on the way."""
+_NOISE = 0.01
+"""A part of an error that may come and go without being the error."""
 _FAR = 1e-2
 """A relative error in the norm from which on precision is no explanation."""
 
@@ -145,6 +147,18 @@ def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:
         return True
     c = exact.to(torch.float64)
     return not float((actual - c).norm()) <= _FAR * float(c.norm())
+
+
+def is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a result that comes out otherwise every time differs by rounding; the judgement is of one of them.
+
+    It does if that is right, or wrong by much more than the two differ.
+    """
+    if judgement.bad is None or judgement.centre is None:
+        return True
+    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
+    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
+    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
 
 
 def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:

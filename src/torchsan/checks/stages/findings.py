@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.picture import item, picture_of
 from torchsan.checks.stages.compare import Difference
-from torchsan.checks.stages.plan import StageGraph
-from torchsan.checks.values.findings import pattern_of
+from torchsan.checks.stages.localise import Culprit
+from torchsan.checks.values.findings import evidence_of
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
-from torchsan.reference.judge import Judgement
 from torchsan.torch_internals.snapshots import Snapshot
 from torchsan.watch.provenance import operator_name, source_lines
 
@@ -26,79 +25,41 @@ _STEPS = {
     Stage.POST_GRAD_PASSES: "a post-grad pass",
     Stage.KERNEL: "the compiled code",
 }
-
-
 _MOST_NODES = 50
 
 
-def finding_for(
-    culprit: StageGraph, differences: Iterable[Difference], graph: GraphRef | None, blamed: Iterable[torch.fx.Node] = ()
-) -> Finding:
+def finding_for(culprit: Culprit, graph: GraphRef | None, blamed: list[torch.fx.Node]) -> Finding:
     """Return the finding for a stage graph that differs. `blamed` are the nodes, if they are known already."""
-    differences = list(differences)
-    first = differences[0]
-    changed = (list(blamed) or _changed(culprit.previous, culprit.changed))[:_MOST_NODES]
-    step = f"the pass {culprit.changed.label}" if culprit.changed.label else _STEPS[culprit.stage]
-    evidence = values_of(first)
-    evidence["results"] = [d.name for d in differences]
-    if culprit.previous is not None:
-        evidence["diff"] = _diff(culprit.previous, culprit.changed)
-    ops = tuple(dict.fromkeys(op for n in changed for op in _operators(n)))
-    return Finding(
-        kind=first.kind,
-        severity=Severity.WARNING if first.kind is Kind.PRECISION_LOSS else Severity.ERROR,
-        check=Check.STAGES,
-        stage=culprit.stage,
-        pass_=culprit.changed.label,
+    made = culprit.graph
+    previous, after = made.previous, made.changed
+    changed = (blamed or _changed(previous, after))[:_MOST_NODES]
+    step = f"the pass {after.label}" if after.label else _STEPS[made.stage]
+    imprecise = culprit.differences[0].kind is Kind.PRECISION_LOSS
+    found = difference_finding(
+        f"{step} changed what the program computes",
+        culprit.differences,
+        stage=made.stage,
+        severity=Severity.WARNING if imprecise else Severity.ERROR,
+        pass_=after.label,
         graph=graph,
         nodes=tuple(n.name for n in changed),
-        ops=ops,
+        ops=tuple(dict.fromkeys(op for n in changed for op in _operators(n))),
         source=source_lines(changed),
-        message=f"{step} changed what the program computes: {_what(first, evidence)}",
-        evidence=evidence,
     )
+    return found if previous is None else replace(found, evidence={**found.evidence, "diff": _diff(previous, after)})
 
 
-def kernel_finding(
-    differences: Iterable[Difference], graph: GraphRef | None, severity: Severity, backend: str
-) -> Finding:
-    """Return the finding for results that differ although every graph is right."""
-    differences = list(differences)
-    evidence = values_of(differences[0]) | {"results": [d.name for d in differences]}
+def difference_finding(what: str, differences: Sequence[Difference], **fields: Any) -> Finding:
+    """Return the finding that results differ, with the numbers of the first; `fields` are those of a Finding."""
+    first = differences[0]
+    evidence: dict[str, Any] = {}
+    if first.judgement is not None and first.actual is not None:
+        evidence = evidence_of(first.judgement, first.actual)
+        del evidence["allowed"]  # It is that of one operator after another, not of a kernel.
+    evidence["results"] = [d.name for d in differences]
     return Finding(
-        kind=differences[0].kind,
-        severity=severity,
-        check=Check.STAGES,
-        stage=Stage.KERNEL,
-        graph=graph,
-        message=f"what {backend} returned does not compute what the graphs do: {_what(differences[0], evidence)}",
-        evidence=evidence,
+        kind=first.kind, check=Check.STAGES, message=f"{what}: {_what(first, evidence)}", evidence=evidence, **fields
     )
-
-
-def values_of(difference: Difference) -> dict[str, Any]:
-    """The numbers that show a difference."""
-    judgement, actual = difference.judgement, difference.actual
-    if judgement is None or actual is None or judgement.bad is None:
-        return {}
-    bad = judgement.bad
-    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
-    return {
-        "elements": actual.numel(),
-        "bad": int(bad.sum()),
-        "shape": list(actual.shape),
-        "dtype": str(actual.dtype).removeprefix("torch."),
-        "first_bad": list(index),
-        "compiled": item(actual[index]),
-        "eager": item(judgement.eager[index]),
-        "float64": _at(judgement, index),
-        "pattern": pattern_of(bad),
-        "picture": picture_of(bad, actual, judgement.eager, judgement.centre, judgement.width),
-    }
-
-
-def _at(judgement: Judgement, index: tuple[int, ...]) -> Any:
-    return item(judgement.centre[index]) if judgement.centre is not None else None
 
 
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:

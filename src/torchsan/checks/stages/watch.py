@@ -14,7 +14,7 @@ import torch
 from torchsan.checks.exhibits import Build
 from torchsan.checks.stages.compare import pair, same, structural
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import finding_for, kernel_finding
+from torchsan.checks.stages.findings import difference_finding, finding_for
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.plan import maybe_mutated
@@ -157,17 +157,17 @@ class StagesWatch:
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
-            backend, ref = self._stages.backend, self._ref(direction)
-            self._found(Stage.KERNEL, None, search, lambda: kernel_finding(differences, ref, severity, backend))
+            what = f"what {self._stages.backend} returned does not compute what the graphs do"
+            fields = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
+            self._found(Stage.KERNEL, None, search, lambda: difference_finding(what, differences, **fields))
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         graph = culprit.graph
         ref = self._ref(graph.direction)
-        blamed = partial(search.blamed, culprit)
-        label = graph.changed.label
-        self._found(graph.stage, label, search, lambda: finding_for(graph, culprit.differences, ref, blamed()))
+        make = partial(finding_for, culprit, ref)
+        self._found(graph.stage, graph.changed.label, search, lambda: make(search.blamed(culprit)))
 
     def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""

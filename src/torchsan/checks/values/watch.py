@@ -20,7 +20,7 @@ from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Writer
 from torchsan.records import Finding
 from torchsan.reference.arithmetic import Unavailable
-from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.judge import Outcome, is_noise
 from torchsan.reference.replay import Replayer
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import undisturbed
@@ -28,9 +28,6 @@ from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 log = logging.getLogger(__name__)
-
-_NOISE = 0.01
-"""A part of an error that may come and go without being the error."""
 
 Known = dict[torch.fx.Node, Any]
 
@@ -47,6 +44,17 @@ class _Start:
     effects: tuple[torch.fx.Node, ...]
     through: tuple[str, ...]
     suspect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
+    """A launch that has run, and what its results are judged by."""
+
+    launch: Launch
+    plan: LaunchPlan
+    values: Values
+    start: _Start
+    replayer: Replayer
 
 
 class ValuesWatch(CallWatch):
@@ -113,7 +121,10 @@ class ValuesWatch(CallWatch):
             return
         start = self._start(plan, values)
         with undisturbed():
-            wrong = self._check(function, launch, plan, values, start, again)
+            replayer = self._replayer(function, start)
+            at = _Launched(launch=launch, plan=plan, values=values, start=start, replayer=replayer)
+            wrong = self._check(at, again)
+            del at, replayer
             if plan.keep:
                 self._keep(launch, plan, start, wrong=wrong)
         self._before = {}
@@ -121,25 +132,16 @@ class ValuesWatch(CallWatch):
         unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
         self._note_layouts(unpacked, unpacked)
 
-    def _check(
-        self,
-        function: str,
-        launch: Launch,
-        plan: LaunchPlan,
-        values: Values,
-        start: _Start,
-        again: Callable[..., Any] | None,
-    ) -> bool:
+    def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
-        replayer = self._replayer(function, start)
-        others = {} if again is None else self._repetition.differences(values, again)
-        wrong = self._judge(replayer, plan, values, start.known)
-        reported = self._report_unsteady(replayer, launch, plan, values, others)
+        others = {} if again is None else self._repetition.differences(at.values, again)
+        wrong = self._judge(at)
+        reported = self._report_unsteady(at, others)
         wrong = [w for w in wrong if w.target.variable not in reported]
-        if not start.suspect:
-            self._found(launch, plan, wrong, start.through, replayer)
+        if not at.start.suspect:
+            self._report_wrong(at, wrong)
             if self._probes and again is not None and not wrong and not others:
-                self._try_other_data(replayer, launch, plan, values, again)
+                self._try_other_data(at, again)
         return bool(wrong)
 
     def _start(self, plan: LaunchPlan, values: Values) -> _Start:
@@ -196,14 +198,14 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known) -> list[Wrong]:
+    def _judge(self, at: _Launched) -> list[Wrong]:
         wrong: list[Wrong] = []
-        for target in plan.targets:
-            actual = _result(values[target.variable], target)
+        for target in at.plan.targets:
+            actual = _result(at.values[target.variable], target)
             if actual is None:
                 continue
             try:
-                judgement = replayer.judge(target.node, actual)
+                judgement = at.replayer.judge(target.node, actual)
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -211,84 +213,59 @@ class ValuesWatch(CallWatch):
                 self._skip(target, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}")
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
-                self._checked.update((target.buffer, *plan.inner))
+                self._checked.update((target.buffer, *at.plan.inner))
                 if judgement.outcome is not Outcome.RIGHT:
-                    wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=known))
+                    wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
         return wrong
 
-    def _report_unsteady(
-        self,
-        replayer: Replayer,
-        launch: Launch,
-        plan: LaunchPlan,
-        values: Values,
-        others: Mapping[str, torch.Tensor],
-    ) -> set[str]:
+    def _report_unsteady(self, at: _Launched, others: Mapping[str, torch.Tensor]) -> set[str]:
         """Report what came out otherwise when the launch ran again; return the variables that need no other finding.
 
         One that rounding does not explain is one finding, whether or not it came out right this time.
         """
         reported = set()
-        for unsteady in _unsteady(replayer, plan, values, others):
-            result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
-            finding = unsteady_finding(self._program, launch, plan, unsteady)
-            self._report(self._program, finding, partial(exhibit_of, replayer, result))
+        for unsteady in _unsteady(at, others):
+            result = unsteady.target.node if unsteady.target is not None else at.plan.nodes[-1]
+            finding = unsteady_finding(self._program, at.launch, at.plan, unsteady)
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, result))
             if unsteady.rounding is False:
                 reported.add(unsteady.name)
         return reported
 
-    def _found(
-        self, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...], replayer: Replayer
-    ) -> None:
-        for each, finding in findings_for(self._program, launch, plan, wrong, through):
-            self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
+    def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
+        for each, finding in findings_for(self._program, at.launch, at.plan, wrong, at.start.through):
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, each.target.node))
 
-    def _try_other_data(
-        self, replayer: Replayer, launch: Launch, plan: LaunchPlan, values: Values, again: Callable[..., Any]
-    ) -> None:
+    def _try_other_data(self, at: _Launched, again: Callable[..., Any]) -> None:
         """Judge what the kernel makes of data that would show what this call's may hide."""
-        for others, filled in other_data(launch, plan, values):
-            again(**{name: t for name, t in others.items() if name in launch.operands})
-            known: Known = {}
-            for name, held in plan.known.items():
-                value = self._in_shape(others.get(name, values[name]), name, held)
-                if value is None:
-                    return
-                known.update(dict.fromkeys(held.nodes, value))
-            elsewhere = replayer.instead(known)
-            wrong = self._judge(elsewhere, plan, {**values, **others}, known)
+        for others, filled in other_data(at.launch, at.plan, at.values):
+            again(**{name: t for name, t in others.items() if name in at.launch.operands})
+            values = {**at.values, **others}
+            start = self._start(at.plan, values)
+            elsewhere = replace(at, values=values, start=start, replayer=at.replayer.instead(start.known))
+            wrong = [replace(w, filled=filled) for w in self._judge(elsewhere)]
             if wrong:
-                self._found(launch, plan, [replace(w, filled=filled) for w in wrong], (), elsewhere)
+                self._report_wrong(elsewhere, wrong)
                 break
 
     def _skip(self, target: Target, reason: str) -> None:
         self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
 
 
-def _unsteady(
-    replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
-) -> Iterator[Unsteady]:
+def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
     """What the launch made of the same operands when it ran again, where that was something else."""
-    for name, other in others.items() if plan.nodes else ():
-        target = next((t for t in plan.targets if t.variable == name), None)
+    for name, other in others.items() if at.plan.nodes else ():
+        first = at.values[name]
+        target = next((t for t in at.plan.targets if t.variable == name), None)
         steady = rounding = None
         if target is not None:
             try:
-                both = [replayer.judge(target.node, actual) for actual in (values[name], other)]
+                both = [at.replayer.judge(target.node, actual) for actual in (first, other)]
                 steady = not bool(other_bits(both[0].eager, both[1].eager).any())
-                rounding = all(_is_noise(j, values[name], other) for j in both)
+                rounding = all(is_noise(judgement, first, other) for judgement in both)
             except (Unavailable, RuntimeError) as e:
                 log.debug("cannot say what eager makes of %s: %s", name, e)
-        yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
-
-
-def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results differ by rounding: both are right, or they are wrong by much more than they differ."""
-    if judgement.bad is None or judgement.centre is None:
-        return True
-    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
-    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
-    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
+        yield Unsteady(name=name, target=target, first=first, second=other, eager=steady, rounding=rounding)
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:
