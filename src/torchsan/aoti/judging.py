@@ -61,8 +61,8 @@ class Outputs:
                 self._output(i, node, value, blamed)
 
     def _output(self, i: int, node: torch.fx.Node, actual: torch.Tensor, blamed: bool) -> None:
-        def run(arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
-            return torch.as_tensor(self._replayer.run(node, arithmetic, seed=seed))
+        def run(arithmetic: Arithmetic, seed: int) -> torch.Tensor:
+            return torch.as_tensor(self._replayer.run(node, arithmetic, seed))
 
         try:
             judgement = settle(run, actual)

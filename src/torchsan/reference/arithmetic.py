@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -41,18 +41,10 @@ _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
 _WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
 
-class RandomNumbers(Protocol):
-    """Draws the random numbers of a program again."""
+RandomNumbers = Callable[["Operators", Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
+"""Returns what a random operator gives, called with these arguments; the last one runs it as if it were not random.
 
-    def __call__(
-        self,
-        operators: Operators,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        compute: Callable[[], Any],
-    ) -> Any:
-        """Return what a random operator gives; `compute` runs it as any other. Raise Unavailable if neither will do."""
+Raises Unavailable if its numbers cannot be drawn again."""
 
 
 class Operators:

@@ -7,10 +7,10 @@ element by element. There is no tolerance to tune.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -63,11 +63,8 @@ class Unlike(Unavailable):
         self.eager = eager
 
 
-class Run(Protocol):
-    """Computes a result again."""
-
-    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
-        """Return the result in this arithmetic. Raise Unavailable if it cannot be computed in it."""
+Run = Callable[[Arithmetic, int], Any]
+"""Computes a result again, in an arithmetic and with the noise of a seed. Raises Unavailable where it cannot."""
 
 
 def settle(run: Run, actual: torch.Tensor) -> Judgement:
@@ -76,13 +73,13 @@ def settle(run: Run, actual: torch.Tensor) -> Judgement:
     By eager's result first; if that differs, by the float64 one and one nudged one; if it looks wrong, by more and more
     nudged ones. Raise Unlike if eager's has another shape or dtype, Unavailable if there is no eager result.
     """
-    eager = run(Arithmetic.EAGER)
+    eager = run(Arithmetic.EAGER, 0)
     if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
         raise Unlike(actual, eager)
     if agrees(actual, eager):
         return Judgement(outcome=Outcome.RIGHT, eager=eager)
     try:
-        exact = run(Arithmetic.EXACT)
+        exact = run(Arithmetic.EXACT, 0)
     except Unavailable:
         exact = eager  # Without float64, eager's own result is the best centre there is.
     if not _fits(exact, eager):
@@ -92,7 +89,7 @@ def settle(run: Run, actual: torch.Tensor) -> Judgement:
     for wanted in _NUDGED_RUNS:
         while done < wanted:
             done += 1
-            other = run(Arithmetic.NUDGED, seed=done)
+            other = run(Arithmetic.NUDGED, done)
             if _fits(other, eager):
                 nudged.append(other)
         judgement = judge(actual, eager, exact, nudged)
@@ -121,7 +118,7 @@ def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
         return bool((actual == expected).all())
     a, e = _double(actual), _double(expected)
     distance = (a - e).abs()
-    size = torch.where(_finite(e), e.abs(), torch.zeros_like(distance))
+    size = torch.where(torch.isfinite(e), e.abs(), torch.zeros_like(distance))
     allowed = size * _SAME + float(size.square().mean().sqrt()) * _SAME
     return bool(((distance <= allowed) | _same(a, e)).all())
 
@@ -172,14 +169,14 @@ def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged
     a, e, c = (_double(t[doubtful]) for t in (actual, eager, exact))
     samples = [_double(n[doubtful]) for n in nudged]
     width = _width(e, c, samples, actual.dtype)
-    finite = _finite(a) & _finite(c)
+    finite = torch.isfinite(a) & torch.isfinite(c)
     distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
     # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
     rounded = _double(exact[doubtful].to(actual.dtype))
     alike = [_same(a, other) for other in (e, c, rounded, *samples)]
     right = torch.stack(alike).any(0) | (finite & ~(distance > width))
     # Where not even the replays agree on whether there is a number, anything goes.
-    unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
+    unsettled = torch.stack([torch.isfinite(s) for s in (e, c, *samples)])
     right |= unsettled.any(0) & ~unsettled.all(0)
     if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=eager)
@@ -202,7 +199,7 @@ def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     ulps = 4.0 if info.eps < 1e-4 else 1.5
     a, e = _compute(actual), _compute(eager)
     distance = (a - e).abs()
-    return (_finite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
+    return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
 
 
 def _judge_discrete(
@@ -220,7 +217,7 @@ def _judge_discrete(
 
 def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
-    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
     width = size * (2 * info.eps) + info.tiny + _away(e, c) * _EAGER_WIDTHS
     if samples:
         width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
@@ -229,12 +226,12 @@ def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dt
 
 def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     distance = (other - centre).abs()
-    return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
+    return torch.where(torch.isfinite(other) & torch.isfinite(centre), distance, torch.zeros_like(distance))
 
 
 def _scale(centre: torch.Tensor) -> float:
     """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
-    magnitudes = centre.abs()[_finite(centre)]
+    magnitudes = centre.abs()[torch.isfinite(centre)]
     return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
 
 
@@ -242,9 +239,9 @@ def _outcome(
     a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype, scale: float
 ) -> Outcome:
     a, e, c = a[bad], e[bad], c[bad]
-    numbers = _finite(a) & _finite(c)
+    numbers = torch.isfinite(a) & torch.isfinite(c)
     if not bool(numbers.any()):
-        return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
+        return Outcome.NON_FINITE if bool((~torch.isfinite(a)).all()) else Outcome.WRONG
     if not bool(numbers.all()):
         return Outcome.WRONG
     eps = torch.finfo(dtype).eps
@@ -281,10 +278,6 @@ def _compute(t: torch.Tensor) -> torch.Tensor:
 
 def _double(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
-
-
-def _finite(t: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(t)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,7 @@ class Replayer:
         self.effects = effects
         self._symbols = symbols
 
-    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
+    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random."""
         order = self.needed(node)
         values = _Values(self, arithmetic, seed, copies=any(is_mutable(n) for n in order))

@@ -13,8 +13,7 @@ from torchsan.checks.stages.compare import same, structural, wrong
 from torchsan.checks.stages.findings import difference_finding
 from torchsan.records import Finding, Severity, SourceLine, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
-from torchsan.reference.calls import Circumstances, Computing, Results
-from torchsan.reference.inputs import share_memory
+from torchsan.reference.calls import Circumstances, Computing, Results, share_memory
 from torchsan.reference.judge import Outcome
 from torchsan.torch_internals.dispatch import flatten
 

@@ -78,7 +78,7 @@ def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Differenc
             continue
         a = a.to(eager.dtype)
 
-        def run(arithmetic: Arithmetic, *, seed: int = 0, name: str = name, eager: torch.Tensor = eager) -> Any:
+        def run(arithmetic: Arithmetic, seed: int, name: str = name, eager: torch.Tensor = eager) -> Any:
             return eager if arithmetic is Arithmetic.EAGER else pair(rerun(arithmetic, seed), expected, name)[0]
 
         try:

@@ -21,8 +21,7 @@ from torchsan.checks.stages.plan import maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
-from torchsan.reference.calls import RepeatableCall, Results
-from torchsan.reference.inputs import fingerprint, unsupported
+from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
 from torchsan.reference.judge import Outcome, agrees, as_near_as_eager, is_another
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
