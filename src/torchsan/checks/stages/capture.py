@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.compare import same, structural, wrong
-from torchsan.checks.stages.findings import difference_finding
+from torchsan.checks.stages.findings import difference_finding, same, structural, wrong
 from torchsan.records import Finding, Severity, SourceLine, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
 from torchsan.reference.calls import Circumstances, Computing, Results, share_memory

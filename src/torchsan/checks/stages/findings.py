@@ -1,19 +1,21 @@
-"""From a stage graph that differs to a finding: the step, the nodes it changed, and the numbers that show it."""
+"""What differs between two runs of a program, and the finding for it: the step, the nodes it changed, the numbers."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.stages.compare import Difference
-from torchsan.checks.stages.localise import Culprit
+from torchsan.checks.stages.plan import StageGraph
 from torchsan.checks.values.findings import evidence_of
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.calls import Results
+from torchsan.reference.judge import Judgement, Outcome, agrees, same_in_float64, settle
 from torchsan.torch_internals.snapshots import Snapshot
 from torchsan.watch.provenance import operator_name, source_lines
 
@@ -26,18 +28,110 @@ _STEPS = {
     Stage.KERNEL: "the compiled code",
 }
 _MOST_NODES = 50
+_KINDS = {Outcome.NON_FINITE: Kind.NON_FINITE, Outcome.IMPRECISE: Kind.PRECISION_LOSS}
+
+Rerun = Callable[[Arithmetic, int], Results]
+"""Runs a program again in an arithmetic, with the noise of a seed. Raises Unavailable where it has no meaning in it."""
 
 
-def finding_for(culprit: Culprit, graph: GraphRef | None, blamed: list[torch.fx.Node]) -> Finding:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One result that differs, and how. `judgement` and `actual` are there for values."""
+
+    name: str
+    kind: Kind
+    message: str = ""
+    judgement: Judgement | None = None
+    actual: torch.Tensor | None = None
+
+
+def same(a: Results, b: Results) -> bool:
+    """Whether they differ by no more than the last bits of the results themselves."""
+    if structural(a, b) or a.tensors.keys() != b.tensors.keys():
+        return False
+    pairs = (pair(a, b, name) for name in a.tensors)
+    return all(agrees(x, y) for x, y in pairs if x is not None and y is not None)
+
+
+def structural(actual: Results, expected: Results, *, dtypes: bool = True) -> list[Difference]:
+    """What differs in kind: other shapes or dtypes, other numbers, other aliases of inputs."""
+    found = []
+    for name in expected.tensors:
+        a, e = actual.tensors.get(name), expected.tensors[name]
+        if a is not None and e is not None and (a.shape != e.shape or (dtypes and a.dtype != e.dtype)):
+            message = f"{name} is {_meta(a)}, not {_meta(e)}"
+            found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+    for name, value in expected.others.items():
+        other = actual.others.get(name)
+        if isinstance(value, int) and isinstance(other, int) and other != value:
+            message = f"{name} is {other}, not {value}"
+            found.append(Difference(name=name, kind=Kind.WRONG_VALUES, message=message))
+    for output, source in sorted(actual.aliases - expected.aliases):
+        message = f"{output} shares memory with {source}, which it does not in the program"
+        found.append(Difference(name=output, kind=Kind.UNDECLARED_ALIAS, message=message))
+    for output, source in sorted(expected.aliases - actual.aliases):
+        message = f"{output} does not share memory with {source}, which it does in the program"
+        found.append(Difference(name=output, kind=Kind.METADATA_MISMATCH, message=message))
+    return found
+
+
+def apart_in_float64(actual: Results, expected: Results) -> list[str]:
+    """The results of two float64 runs that are not the same number. Those of other shapes are left out."""
+    pairs = ((name, *pair(actual, expected, name)) for name in expected.tensors)
+    return [
+        n for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape and not same_in_float64(a, e)
+    ]
+
+
+def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Difference]:
+    """Those of the named results that rounding cannot explain; `rerun` is asked for what they should be."""
+    expected = rerun(Arithmetic.EAGER, 0)
+    found = []
+    for name in names:
+        a, eager = pair(actual, expected, name)
+        if a is None or eager is None:
+            continue
+        a = a.to(eager.dtype)
+
+        def run(arithmetic: Arithmetic, seed: int, name: str = name, eager: torch.Tensor = eager) -> Any:
+            return eager if arithmetic is Arithmetic.EAGER else pair(rerun(arithmetic, seed), expected, name)[0]
+
+        try:
+            judgement = settle(run, a)
+        except Unavailable:
+            continue
+        if judgement.outcome is not Outcome.RIGHT:
+            kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
+            found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
+    return found
+
+
+def pair(a: Results, b: Results, name: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """One result of two runs. No gradient is a gradient of zeros, if the other run has one."""
+    x, y = a.tensors.get(name), b.tensors.get(name)
+    if name.startswith("gradient"):
+        if x is None and y is not None:
+            x = torch.zeros_like(y)
+        elif y is None and x is not None:
+            y = torch.zeros_like(x)
+    return x, y
+
+
+def _meta(t: torch.Tensor) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+
+
+def stage_finding(
+    made: StageGraph, differences: Sequence[Difference], graph: GraphRef | None, blamed: list[torch.fx.Node]
+) -> Finding:
     """Return the finding for a stage graph that differs. `blamed` are the nodes, if they are known already."""
-    made = culprit.graph
     previous, after = made.previous, made.changed
     changed = (blamed or _changed(previous, after))[:_MOST_NODES]
     step = f"the pass {after.label}" if after.label else _STEPS[made.stage]
-    imprecise = culprit.differences[0].kind is Kind.PRECISION_LOSS
+    imprecise = differences[0].kind is Kind.PRECISION_LOSS
     found = difference_finding(
         f"{step} changed what the program computes",
-        culprit.differences,
+        differences,
         stage=made.stage,
         severity=Severity.WARNING if imprecise else Severity.ERROR,
         pass_=after.label,

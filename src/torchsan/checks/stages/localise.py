@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.stages.compare import Difference, Rerun, apart_in_float64, structural, wrong
+from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
