@@ -73,7 +73,8 @@ class Operators:
         they are not known. It is asked where the operator has no meaning in float64.
         """
         compute = functools.partial(self._compute, func, args, kwargs, own_dtypes)
-        if torch.Tag.nondeterministic_seeded in func.tags or str(func).startswith("prims.inductor_"):
+        inductors = func.namespace == "prims" and func._opname.startswith("inductor_")
+        if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
         return compute()
 
@@ -204,9 +205,7 @@ class Nudger:
         """Run an operator and return its result with the noise that rounding may have left in it."""
         name, schema = func._opname, func._schema
         if schema.is_mutable:
-            result = func(*args, **kwargs)
-            self._overwritten(func, args, kwargs)
-            return result
+            return self._overwritten(func, args, kwargs, func(*args, **kwargs))
         if name in ("convert_element_type", "_to_copy", "to"):
             return self._converted(args[0], func(*args, **kwargs))
         if name in _EXACT or any(r.alias_info is not None for r in schema.returns):
@@ -218,11 +217,8 @@ class Nudger:
         if func.namespace != "aten":
             # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
             result = func(*args, **kwargs)
-            memory = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
-            factor = _accumulation((args, kwargs), result)
-            return map_tensors(
-                lambda t: t if t.untyped_storage().data_ptr() in memory else self.last_bit(t, factor), result
-            )
+            memory, factor = _memory((args, kwargs)), _accumulation((args, kwargs), result)
+            return map_tensors(lambda t: self.last_bit(t, factor) if _memory(t).isdisjoint(memory) else t, result)
         # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
         # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
         result = func(*map_tensors(self.last_bit, args), **map_tensors(self.last_bit, kwargs))
@@ -242,14 +238,17 @@ class Nudger:
             return torch.view_as_complex(moved).to(t.dtype)
         return (t.to(dtype) * factors).to(t.dtype)
 
-    def _overwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The result is memory that others see as well, so the noise goes into it, not into a copy."""
+    def _overwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """What was overwritten is memory that others see as well, so the noise goes into it, not into a copy."""
         name = func._opname.removesuffix("_")
-        for t in written(func, args, kwargs):
+        changed = written(func, args, kwargs)
+        memory = _memory(changed)
+        for t in (*changed, *(t for t in tensors_in(result) if _memory(t).isdisjoint(memory))):
             if name == "copy":
                 t.copy_(self._converted(args[1] if len(args) > 1 else kwargs["src"], t))
             elif name not in _EXACT:
                 t.copy_(self.last_bit(t, _accumulation((args, kwargs), t)))
+        return result
 
     def _undefined(self, name: str, result: Any) -> Any:
         """What memory holds that nobody has written is anything."""
@@ -290,6 +289,11 @@ def _pool(seed: int) -> torch.Tensor:
     """Numbers in [−1, 1), which nobody may change; there are few seeds."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(_POOL, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
+
+
+def _memory(value: Any) -> set[int]:
+    """Where the tensors lie."""
+    return {t.untyped_storage().data_ptr() for t in tensors_in(value)}
 
 
 def _accumulation(inputs: Any, outputs: Any) -> float:
