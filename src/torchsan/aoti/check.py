@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,10 @@ from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.graphs.rebuild import rebuild_graph
 from torchsan.recording import Writer
 from torchsan.records import Check, Finding, GraphRecord, Kind, Severity, Stage, decode
-from torchsan.reference.judge import Outcome, agrees, settle
-from torchsan.reference.replay import Arithmetic, replay
+from torchsan.reference.judge import Outcome, Unlike
+from torchsan.reference.replay import Replayer
 from torchsan.torch_internals import Buffer, LoweredGraph
-from torchsan.torch_internals.fakes import bind_symbols, symbol_value
+from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.wrapper.cpp import read_wrapper
 from torchsan.torch_internals.wrapper.model import Launch, Program
 from torchsan.watch.observer import CompiledProgram
@@ -126,8 +125,8 @@ class _Outputs:
             for spec in program.graph_signature.input_specs
         ]
         placeholders = [n for n in self._graph.nodes if n.op == "placeholder"]
-        self._known = dict(zip(placeholders, values, strict=True))
-        self._symbols = bind_symbols(self._graph, values)
+        known = dict(zip(placeholders, values, strict=True))
+        self._replayer = Replayer(known, attribute=_no_attribute, symbols=bind_symbols(self._graph, values))
 
     def check(self, actual: Sequence[Any]) -> None:
         """Record a finding for each output that is not what it should be."""
@@ -146,21 +145,18 @@ class _Outputs:
                 self._writer.skipped(f"output {i}", f"cannot be computed again: {type(e).__name__}: {e!s:.200}")
 
     def _judge(self, i: int, node: torch.fx.Node, actual: torch.Tensor) -> None:
-        run = partial(self._run, node)
-        eager = run(Arithmetic.EAGER)
-        if eager.shape != actual.shape or eager.dtype != actual.dtype:
-            message = f"output {i} is {_kind(actual)} in the package and {_kind(eager)} in eager"
+        try:
+            judgement = self._replayer.judge(node, actual)
+        except Unlike as e:
+            message = f"output {i} is {_kind(actual)} in the package and {_kind(torch.as_tensor(e.eager))} in eager"
             self._report(node, Kind.METADATA_MISMATCH, message, {})
             return
-        if agrees(actual, eager):
-            return
-        judgement = settle(run, actual, eager)
         bad = judgement.bad
         if judgement.outcome not in (Outcome.WRONG, Outcome.NON_FINITE) or bad is None:
             return
         at = tuple(bad.nonzero()[0].tolist())
         count, total = int(bad.sum()), actual.numel()
-        compiled, expected = actual[at].item(), eager[at].item()
+        compiled, expected = actual[at].item(), judgement.eager[at].item()
         evidence = {
             "elements": total,
             "bad": count,
@@ -172,11 +168,6 @@ class _Outputs:
         }
         message = f"output {i} of the package has wrong values in {count} of {total} elements"
         self._report(node, Kind.WRONG_VALUES, message, evidence)
-
-    def _run(self, node: torch.fx.Node, arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
-        number = partial(symbol_value, symbols=self._symbols)
-        found = replay([node], self._known, arithmetic, attributes=_no_attribute, symbol=number, seed=seed)
-        return torch.as_tensor(found[node])
 
     def _report(self, node: torch.fx.Node, kind: Kind, message: str, evidence: dict[str, Any]) -> None:
         name = operator_name(node)

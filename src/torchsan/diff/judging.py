@@ -196,7 +196,7 @@ class Judging:
             self.out_of_time += 1
             return None
         from torchsan.diff.replaying import RunnableGraph
-        from torchsan.reference.replay import Unavailable
+        from torchsan.reference.arithmetic import Unavailable
 
         started = time.monotonic()
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +19,9 @@ from torchsan.graphs.data import FUNCTIONS, Unrepresentable, validate_calls, wit
 from torchsan.graphs.printed import FxGraph, FxNode
 from torchsan.graphs.rebuild import add_call, find_operator
 from torchsan.records import OperatorCall
-from torchsan.reference.judge import Judgement, Outcome, agrees, settle
-from torchsan.reference.replay import Arithmetic, Unavailable, needed, replay
+from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.replay import Replayer, needed
 from torchsan.torch_internals.operators import undisturbed
 
 Known = Callable[[str], tuple[Any, Any] | None]
@@ -43,18 +43,17 @@ _OPERATORS = 4
 class Explained:
     """How either run's value compares with what the first graph's operators compute from that run's inputs.
 
-    A judgement is None where the result is as good as eager's. `inside` are the nodes that were run.
+    `inside` are the nodes that were run.
     """
 
-    a: Judgement | None
-    b: Judgement | None
+    a: Judgement
+    b: Judgement
     inside: tuple[str, ...]
 
     @property
     def outcomes(self) -> tuple[Outcome, Outcome]:
         """What either run's result is."""
-        mine, other = (j.outcome if j is not None else Outcome.RIGHT for j in (self.a, self.b))
-        return mine, other
+        return self.a.outcome, self.b.outcome
 
 
 class RunnableGraph:
@@ -106,21 +105,13 @@ class RunnableGraph:
             )
 
 
-def _judged(target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], actual: torch.Tensor) -> Judgement | None:
-    run = partial(_run, target, known)
+def _judged(target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], actual: torch.Tensor) -> Judgement:
     try:
-        eager = run(Arithmetic.EAGER)
-        if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
-            raise Unavailable(f"{target.name} gives something else here")
-        return None if agrees(actual, eager) else settle(run, actual, eager)
+        return Replayer(known, attribute=_no_constant, symbols={}).judge(target, actual)
     except Unavailable:
         raise
     except Exception as e:  # whatever an operator makes of recorded arguments, it only means that it cannot tell
         raise Unavailable(f"cannot run {target.name} again: {(str(e).splitlines() or [''])[0][:160]}") from e
-
-
-def _run(target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], arithmetic: Arithmetic, *, seed: int = 0) -> Any:
-    return replay([target], known, arithmetic, attributes=_no_constant, symbol=lambda _: None, seed=seed)[target]
 
 
 def _no_constant(name: str) -> Any:

@@ -7,19 +7,27 @@ element by element. There is no tolerance to tune.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any
 
 import torch
 
-from torchsan.reference.replay import Arithmetic
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
 
 _EAGER_WIDTHS = 8.0
 """How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
 _NUDGED_WIDTHS = 3.0
 """How many times as far as the nudged replays, whose noise is larger than that of rounding already."""
+_NUDGED_RUNS = (1, 2, 4, 16)
+"""How many nudged replays at first, and how many before something is called wrong."""
+_SAME = 1e-7
+"""Two float64 results this close are one: constants are often rounded to float32 on the way."""
+_NOISE = 0.01
+"""A part of an error that may come and go without being the error."""
+_FAR = 1e-2
+"""A relative error in the norm from which on precision is no explanation."""
 
 
 class Outcome(StrEnum):
@@ -37,17 +45,117 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The outcome, and for anything but RIGHT which elements are bad (`bad`), the centre, and the width there."""
+    """The outcome, eager's result, and for all but RIGHT which elements are bad, the centre, and the width there."""
 
     outcome: Outcome
+    eager: torch.Tensor
     bad: torch.Tensor | None = None
     centre: torch.Tensor | None = None
     width: torch.Tensor | None = None
 
 
+class Unlike(Unavailable):
+    """The result has another shape or dtype than eager's, so that there is nothing to judge."""
+
+    def __init__(self, actual: torch.Tensor, eager: Any) -> None:
+        """`eager` is kept; it may be no tensor at all."""
+        super().__init__(f"it is {_kind(actual)}, but {_kind(eager)} when it is computed again")
+        self.eager = eager
+
+
+Run = Callable[[Arithmetic, int], Any]
+"""Computes a result again, in an arithmetic and with the noise of a seed. Raises Unavailable where it cannot."""
+
+
+def settle(run: Run, actual: torch.Tensor) -> Judgement:
+    """Judge a compiled result. This is the one place where rounding is told from bugs.
+
+    By eager's result first; if that differs, by the float64 one and one nudged one; if it looks wrong, by more and more
+    nudged ones. Raise Unlike if eager's has another shape or dtype, Unavailable if there is no eager result.
+    """
+    eager = run(Arithmetic.EAGER, 0)
+    if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
+        raise Unlike(actual, eager)
+    if agrees(actual, eager):
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
+    try:
+        exact = run(Arithmetic.EXACT, 0)
+    except Unavailable:
+        exact = eager  # Without float64, eager's own result is the best centre there is.
+    if not _fits(exact, eager):
+        raise Unavailable("its shape depends on how numbers are rounded")
+    nudged: list[torch.Tensor] = []
+    done = 0
+    for wanted in _NUDGED_RUNS:
+        while done < wanted:
+            done += 1
+            other = run(Arithmetic.NUDGED, done)
+            if _fits(other, eager):
+                nudged.append(other)
+        judgement = judge(actual, eager, exact, nudged)
+        if judgement.outcome is Outcome.RIGHT:
+            break
+    return judgement
+
+
+def _fits(other: Any, eager: torch.Tensor) -> bool:
+    return isinstance(other, torch.Tensor) and other.shape == eager.shape
+
+
 def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
     """Whether the two differ by no more than rounding the result itself may: then nothing else needs to be known."""
     return actual.numel() == 0 or bool(_near(actual, eager).all())
+
+
+def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two graphs that were both run in float64 gave the same number. The shapes are equal.
+
+    Rounding in float64 is far below what is allowed here, so that what is not the same has another meaning.
+    """
+    if actual.numel() == 0:
+        return True
+    if not _has_ulp(expected.dtype):
+        return bool((actual == expected).all())
+    a, e = _double(actual), _double(expected)
+    distance = (a - e).abs()
+    size = torch.where(torch.isfinite(e), e.abs(), torch.zeros_like(distance))
+    allowed = size * _SAME + float(size.square().mean().sqrt()) * _SAME
+    return bool(((distance <= allowed) | _same(a, e)).all())
+
+
+def as_near_as_eager(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result lies about as near to float64's as eager's does, taken as a whole.
+
+    Enough where the graphs are known to be right, and far cheaper than finding out what rounding can do.
+    """
+    if not actual.is_floating_point() or actual.shape != exact.shape:
+        return False
+    if actual.numel() == 0:
+        return True
+    c = exact.to(torch.float64)
+    own, other = float((actual - c).abs().max()), float((eager - c).abs().max())
+    # Not a number compares as false, and so is never near.
+    return own <= 8 * other + 16 * torch.finfo(actual.dtype).eps * float(c.abs().max())
+
+
+def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is, as a whole, another one than float64's and not a less precise one."""
+    if not actual.is_floating_point() or actual.shape != exact.shape:
+        return True
+    c = exact.to(torch.float64)
+    return not float((actual - c).norm()) <= _FAR * float(c.norm())
+
+
+def is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a result that comes out otherwise every time differs by rounding; the judgement is of one of them.
+
+    It does if that is right, or wrong by much more than the two differ.
+    """
+    if judgement.bad is None or judgement.centre is None:
+        return True
+    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
+    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
+    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
 
 
 def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
@@ -61,20 +169,21 @@ def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged
     a, e, c = (_double(t[doubtful]) for t in (actual, eager, exact))
     samples = [_double(n[doubtful]) for n in nudged]
     width = _width(e, c, samples, actual.dtype)
-    finite = _finite(a) & _finite(c)
+    finite = torch.isfinite(a) & torch.isfinite(c)
     distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
     # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
     rounded = _double(exact[doubtful].to(actual.dtype))
     alike = [_same(a, other) for other in (e, c, rounded, *samples)]
     right = torch.stack(alike).any(0) | (finite & ~(distance > width))
     # Where not even the replays agree on whether there is a number, anything goes.
-    unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
+    unsettled = torch.stack([torch.isfinite(s) for s in (e, c, *samples)])
     right |= unsettled.any(0) & ~unsettled.all(0)
     if bool(right.all()):
-        return Judgement(outcome=Outcome.RIGHT)
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
     centre = _double(exact)
     return Judgement(
         outcome=_outcome(a, e, c, ~right, actual.dtype, _scale(centre)),
+        eager=eager,
         bad=doubtful.masked_scatter(doubtful, ~right),
         centre=centre,
         width=torch.zeros(actual.shape, dtype=width.dtype, device=width.device).masked_scatter(doubtful, width),
@@ -90,7 +199,7 @@ def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     ulps = 4.0 if info.eps < 1e-4 else 1.5
     a, e = _compute(actual), _compute(eager)
     distance = (a - e).abs()
-    return (_finite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
+    return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
 
 
 def _judge_discrete(
@@ -102,13 +211,13 @@ def _judge_discrete(
     unstable = torch.stack([other != eager for other in others]).any(0)
     bad = ~(right | unstable)
     if not bool(bad.any()):
-        return Judgement(outcome=Outcome.RIGHT)
-    return Judgement(outcome=Outcome.WRONG, bad=bad, centre=exact, width=torch.zeros(actual.shape))
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
+    return Judgement(outcome=Outcome.WRONG, eager=eager, bad=bad, centre=exact, width=torch.zeros(actual.shape))
 
 
 def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
-    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
     width = size * (2 * info.eps) + info.tiny + _away(e, c) * _EAGER_WIDTHS
     if samples:
         width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
@@ -117,12 +226,12 @@ def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dt
 
 def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     distance = (other - centre).abs()
-    return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
+    return torch.where(torch.isfinite(other) & torch.isfinite(centre), distance, torch.zeros_like(distance))
 
 
 def _scale(centre: torch.Tensor) -> float:
     """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
-    magnitudes = centre.abs()[_finite(centre)]
+    magnitudes = centre.abs()[torch.isfinite(centre)]
     return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
 
 
@@ -130,9 +239,9 @@ def _outcome(
     a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype, scale: float
 ) -> Outcome:
     a, e, c = a[bad], e[bad], c[bad]
-    numbers = _finite(a) & _finite(c)
+    numbers = torch.isfinite(a) & torch.isfinite(c)
     if not bool(numbers.any()):
-        return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
+        return Outcome.NON_FINITE if bool((~torch.isfinite(a)).all()) else Outcome.WRONG
     if not bool(numbers.all()):
         return Outcome.WRONG
     eps = torch.finfo(dtype).eps
@@ -171,10 +280,6 @@ def _double(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
-def _finite(t: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(t)
-
-
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Equal, or both NaN."""
     if not _has_ulp(a.dtype):
@@ -183,25 +288,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a == b) | (torch.isnan(a) & torch.isnan(b))
 
 
-_FEW, _MANY = 4, 16
-"""How many nudged replays at first, and how many before something is called wrong."""
-
-
-class Run(Protocol):
-    """Computes the result again."""
-
-    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
-        """Return the result in this arithmetic."""
-
-
-def settle(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
-    exact = run(Arithmetic.EXACT)
-    nudged: list[torch.Tensor] = []
-    for wanted in (1, 2, _FEW, _MANY):
-        while len(nudged) < wanted:
-            nudged.append(run(Arithmetic.NUDGED, seed=len(nudged) + 1))
-        judgement = judge(actual, eager, exact, nudged)
-        if judgement.outcome is Outcome.RIGHT:
-            break
-    return judgement
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

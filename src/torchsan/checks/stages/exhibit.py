@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
 from torchsan.checks.stages.localise import Search
-from torchsan.checks.stages.stage_graphs import first_stage_graph
+from torchsan.checks.stages.plan import first_stage_graph
 from torchsan.graphs.data import Keep, Unrepresentable
 from torchsan.graphs.encode import GraphCut, given_tensor
 from torchsan.records import Exhibit, Finding, Given
+from torchsan.reference.arithmetic import map_tensors
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import trace_operators
 
@@ -53,7 +55,7 @@ def _shared(args: Sequence[Any]) -> dict[int, int]:
 
 
 def exhibit_of_call(
-    ladder: CompileStages,
+    stages: CompileStages,
     search: Search,
     earlier: tuple[Given, ...] | None,
     finding: Finding,
@@ -61,13 +63,13 @@ def exhibit_of_call(
     config: Mapping[str, Any],
 ) -> Exhibit:
     """Return Dynamo's graph, as operators, with the inputs of the call; `earlier` are those of the first call."""
-    if any(enabled for _, enabled, _ in search.circumstances.autocast):
+    if any(enabled for _, enabled, _ in search.call.circumstances.autocast):
         raise Unrepresentable("a call under autocast")
-    with search.circumstances.restored(), torch.no_grad():
-        given, leaves = search.inputs.copies(wide=False)
+    with search.call.circumstances.restored(), torch.no_grad():
+        given, leaves = search.call.inputs.copies(wide=False)
         inputs = _inputs(given, leaves, keep)
-        with first_stage_graph(ladder).opened() as run:
-            module = trace_operators(lambda *args: run(list(args)), _detached(given))
+        with first_stage_graph(stages).opened() as run:
+            module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
     tensors = {placeholders[i]: g for i, g in zip(positions, inputs, strict=True)}
@@ -83,9 +85,9 @@ def exhibit_of_call(
         inputs=(*inputs, *cut.inputs),
         outputs=tuple(dict.fromkeys(cut.reference(n) for n in outputs)),
         earlier=(earlier,) if earlier is not None and {g.name for g in earlier} == names and not cut.inputs else (),
-        backend=ladder.backend,
+        backend=stages.backend,
         backward=search.backward,
-        grad=search.circumstances.grad,
+        grad=search.call.circumstances.grad,
         config=dict(config),
     )
 
@@ -102,20 +104,5 @@ def _inputs(args: Sequence[Any], leaves: Sequence[torch.Tensor | None], keep: Ke
                 memory = torch.empty(0, dtype=arg.dtype).set_(arg.untyped_storage())
                 whole[look.base] = keep(look.base, memory.clone())
             stored = whole[look.base]
-        found.append(
-            Given(
-                name=look.name,
-                dtype=look.dtype,
-                size=look.size,
-                stride=look.stride,
-                offset=look.offset,
-                requires_grad=leaves[i] is not None,
-                stored=stored,
-                base=look.base,
-            )
-        )
+        found.append(replace(look, requires_grad=leaves[i] is not None, stored=stored))
     return found
-
-
-def _detached(args: Sequence[Any]) -> list[Any]:
-    return [a.detach() if isinstance(a, torch.Tensor) else a for a in args]

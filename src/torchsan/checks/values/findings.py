@@ -36,7 +36,6 @@ class Wrong:
     target: Target
     judgement: Judgement
     actual: torch.Tensor
-    eager: torch.Tensor
     operands: Mapping[torch.fx.Node, Any]
     """What the launch had to compute from."""
     filled: Mapping[str, Any] = field(default_factory=dict)
@@ -70,36 +69,24 @@ class Unsteady:
 def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan, unsteady: Unsteady) -> Finding:
     """The finding that a launch amounts to whose result is another every time."""
     bad = other_bits(unsteady.first, unsteady.second)
-    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
-    evidence = {
-        "elements": bad.numel(),
-        "bad": int(bad.sum()),
-        "shape": list(bad.shape),
-        "dtype": str(unsteady.first.dtype).removeprefix("torch."),
-        "first_bad": list(index),
-        "first": item(unsteady.first[index]),
-        "second": item(unsteady.second[index]),
-        "eager_repeats": unsteady.eager,
-        "rounding_explains": unsteady.rounding,
-        **where_bad(bad),
-        "picture": picture_of(bad, unsteady.first, unsteady.second),
-    }
+    evidence = evidence_at(bad, {"first": unsteady.first, "second": unsteady.second})
+    evidence |= {"eager_repeats": unsteady.eager, "rounding_explains": unsteady.rounding}
     explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
     repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
     evidence["text"] = [
-        f"at {list(index)}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
-    return _report(
+    return _finding(
         program,
         launch,
-        Kind.NONDETERMINISTIC,
-        unsteady.severity,
-        unsteady.name if unsteady.target is None else unsteady.target.buffer,
         _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
-        f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
         evidence,
+        kind=Kind.NONDETERMINISTIC,
+        severity=unsteady.severity,
+        buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
+        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
     )
 
 
@@ -117,55 +104,37 @@ def findings_for(
         if others & nodes[w.target]:
             continue
         suspects = (nodes[w.target] - cleared) | {w.target.node}
-        yield w, _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
+        evidence = _evidence(w, _in_order(nodes[w.target]), through)
+        kind, severity = _KINDS[w.judgement.outcome]
+        message = _message(w, launch, evidence)
+        fields = {"kind": kind, "severity": severity, "buffer": w.target.buffer, "message": message}
+        yield w, _finding(program, launch, _in_order(suspects), evidence, **fields)
 
 
 def _finding(
-    program: CompiledProgram,
-    launch: Launch,
-    wrong: Wrong,
-    suspects: list[torch.fx.Node],
-    computed: list[torch.fx.Node],
-    through: tuple[str, ...],
+    program: CompiledProgram, launch: Launch, suspects: list[torch.fx.Node], evidence: dict[str, Any], **fields: Any
 ) -> Finding:
-    kind, severity = _KINDS[wrong.judgement.outcome]
-    evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
+    return Finding(
+        check=Check.VALUES,
+        stage=Stage.KERNEL,
+        graph=program.ref,
+        kernel=launch.kernel,
+        nodes=tuple(n.name for n in suspects),
+        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
+        source=source_lines(suspects),
+        evidence={**evidence, "launch": launch.nth},
+        **fields,
+    )
+
+
+def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
+    evidence = evidence_of(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
     evidence["filled"] = dict(wrong.filled)
     evidence["text"] = list(_text(evidence))
-    message = _message(wrong.judgement, launch, wrong.target, evidence)
-    if wrong.filled:
-        message += ", on other data than this call's, which hide it"
-    return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
-
-
-def _report(
-    program: CompiledProgram,
-    launch: Launch,
-    kind: Kind,
-    severity: Severity,
-    buffer: str,
-    suspects: list[torch.fx.Node],
-    message: str,
-    evidence: dict[str, Any],
-) -> Finding:
-    evidence["launch"] = launch.nth
-    return Finding(
-        kind=kind,
-        severity=severity,
-        check=Check.VALUES,
-        stage=Stage.KERNEL,
-        graph=program.ref,
-        kernel=launch.kernel,
-        buffer=buffer,
-        nodes=tuple(n.name for n in suspects),
-        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
-        source=source_lines(suspects),
-        message=message,
-        evidence=evidence,
-    )
+    return evidence
 
 
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
@@ -193,36 +162,43 @@ def _in_order(nodes: set[torch.fx.Node]) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node in nodes]
 
 
-def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dict[str, Any]) -> str:
+def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
     share = f"{evidence['bad']} of {evidence['elements']} elements"
     what = {
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
         Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
-    }[judgement.outcome]
-    return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
+    }[wrong.judgement.outcome]
+    elsewhere = ", on other data than this call's, which hide it" if wrong.filled else ""
+    return f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name}){elsewhere}"
 
 
-def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -> dict[str, Any]:
+def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
+    """The numbers that show a result that was judged to be something other than right."""
     bad, centre, width = judgement.bad, judgement.centre, judgement.width
     assert bad is not None
     assert centre is not None
     assert width is not None
-    positions = bad.nonzero()
-    index = tuple(int(i) for i in positions[0].tolist())
+    return evidence_at(bad, {"compiled": actual, "eager": judgement.eager, "float64": centre, "allowed": width})
+
+
+def evidence_at(bad: torch.Tensor, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Which elements are bad, and each of `values` at the first of them.
+
+    `values` are the result, what it is compared with, and maybe the float64 result and the width around that.
+    """
+    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
+    tensors = list(values.values())
     return {
-        "elements": actual.numel(),
+        "elements": bad.numel(),
         "bad": int(bad.sum()),
-        "shape": list(actual.shape),
-        "dtype": str(actual.dtype).removeprefix("torch."),
+        "shape": list(bad.shape),
+        "dtype": str(tensors[0].dtype).removeprefix("torch."),
         "first_bad": list(index),
-        "compiled": item(actual[index]),
-        "eager": item(eager[index]),
-        "float64": item(centre[index]),
-        "allowed": item(width[index]),
+        **{name: item(t[index]) for name, t in values.items()},
         **where_bad(bad),
-        "picture": picture_of(bad, actual, eager, centre, width),
+        "picture": picture_of(bad, *tensors),
     }
 
 
