@@ -181,32 +181,67 @@ def read_events(folder: Path) -> list[Row]:
         if not stat.S_ISREG(part.lstat().st_mode):
             raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
     if not file.exists():
-        raise RecordingError(f"no {EVENTS} in {folder}; the recording is damaged", slug="no-recording")
+        raise _nothing_recorded(folder)
     try:
-        if _identity(file) not in _lost:
+        # Without a -shm nobody has the log open, and SQLite would leave one to read a -wal: so read a copy.
+        wal, shm = bool(_parts(file, "-wal")), bool(_parts(file, "-shm"))
+        if (shm or not wal) and _identity(file) not in _lost:
             with suppress(sqlite3.OperationalError):  # Such as a folder that cannot be written to.
-                return _read(file)
+                return _read(file, "mode=ro" if wal or shm else "mode=ro&immutable=1")
         with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
             for part in _parts(file, "", "-wal"):
                 shutil.copyfile(part, Path(temporary, part.name))
-            return _read(Path(temporary, EVENTS))
-    except (OSError, sqlite3.Error, OverflowError) as e:
+            return _read(Path(temporary, EVENTS), "mode=ro")
+    except _EmptyLogError:
+        raise _nothing_recorded(folder) from None
+    except (OSError, sqlite3.Error, OverflowError, UnicodeDecodeError) as e:  # A damaged name breaks SQLite's message.
         raise RecordingError(
             f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
         ) from e
 
 
-def _read(file: Path) -> list[Row]:
-    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
+class _EmptyLogError(Exception):
+    """There is a database, and nothing in it."""
+
+
+def _nothing_recorded(folder: Path) -> RecordingError:
+    return RecordingError(
+        f"nothing is recorded in {folder}: its program ended or was killed before it wrote to {EVENTS}; run it again",
+        slug="no-recording",
+    )
+
+
+def _read(file: Path, how: str) -> list[Row]:
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
+        # The pages of a hostile file can refer to each other without end. An honest byte takes less than a step.
+        budget = iter(range(100 + _size(file) // 10_000))
+        connection.set_progress_handler(lambda: next(budget, None) is None, 10_000)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BODY + 1024)
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA cell_size_check=ON")
         _check_schema(connection)
-        return list(connection.execute("SELECT time, thread, kind, body FROM events ORDER BY id"))
+        rows: list[Row] = []
+        taken = size = 0
+        for row in connection.execute("SELECT time, thread, kind, body FROM events NOT INDEXED ORDER BY id"):
+            rows.append(row)
+            taken += 8 + sum(len(value) for value in row if isinstance(value, str | bytes))
+            if taken > size and taken > (size := _size(file)):
+                raise sqlite3.DatabaseError("its events are larger than the file")
+        return rows
+
+
+def _size(file: Path) -> int:
+    return sum(part.stat().st_size for part in _parts(file, "", "-wal"))
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError without a table of events: a view can call functions, a table cannot."""
-    if connection.execute("SELECT type FROM sqlite_master WHERE name = 'events'").fetchone() != ("table",):
-        raise sqlite3.DatabaseError("it has no table of events")
+    """Raise sqlite3.DatabaseError unless `events` is our table: columns, views and modules of others can compute."""
+    found = connection.execute("SELECT type, sql FROM sqlite_master WHERE name = 'events' COLLATE NOCASE").fetchmany(2)
+    if found == [("table", _EVENTS_TABLE)]:
+        return
+    if not found and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        raise _EmptyLogError
+    if [kind for kind, _ in found] == ["table"]:
+        raise sqlite3.DatabaseError("its table of events is not one that torchsan writes")
+    raise sqlite3.DatabaseError("it has no table of events")
