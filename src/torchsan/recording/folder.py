@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.errors import RecordingError, UsageError
+from torchsan.files import open_plain
 from torchsan.options import Options
 from torchsan.records import decode, encode
 
@@ -166,14 +166,10 @@ def write_atomically(file: Path, text: str) -> None:
 def read_plain(file: Path, limit: int) -> str:
     """Return the text of a file inside a recording; raise OSError or ValueError for what is not a plain small file.
 
-    A link could lead out of the recording, and a pipe would block.
+    A link could lead out of the recording.
     """
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{file.name} is not a plain file")
-        if status.st_size > limit:
+    with os.fdopen(open_plain(file, follow=False), encoding="utf-8", errors="replace") as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
             raise ValueError(f"{file.name} is larger than {limit} bytes")
         return stream.read()
 

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from torchsan.errors import RecordingError
+from torchsan.files import identity
 from torchsan.recording.folder import EVENTS
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def connect(folder: Path) -> sqlite3.Connection:
     In WAL mode a commit is a write to a file, which survives the process; `synchronous=NORMAL` gives up only the last
     events before a power cut, and makes an event cost microseconds. Every statement commits by itself.
     """
-    if _identity(folder / EVENTS) in _lost:
+    if identity(folder / EVENTS) in _lost:
         raise sqlite3.OperationalError("the program closed the descriptors of its log")
     connection = sqlite3.connect(folder / EVENTS, isolation_level=None, check_same_thread=False)
     try:
@@ -69,9 +70,8 @@ def connect(folder: Path) -> sqlite3.Connection:
 class EventLog:
     """The log of a running program, open for appending. For one thread at a time.
 
-    A program may close descriptors that it did not open, as daemons do, and get their numbers again for files of its
-    own. Through those SQLite would write its pages into the program's files. So each write first makes sure that the
-    descriptors still lead to the log; if not, it goes on in a copy of the log. What is left is a window of
+    Each write first makes sure that SQLite's descriptors still lead to the log, and not to a file of the program, as
+    `torchsan.files.identity` explains; if not, it goes on in a copy of the log. What is left is a window of
     microseconds, for another thread of the program that closes and opens between the look and the write.
     """
 
@@ -85,8 +85,8 @@ class EventLog:
         self.connection = connect(self._folder)
         # The end of the interpreter would close it, lost descriptors or not, and closing writes. `close` undoes this.
         _keep_forever(self.connection)
-        files = {_identity(part) for part in _parts(self._folder / EVENTS, "", "-wal", "-shm")} - {None}
-        self._descriptors = {n: i for n in set(_open_descriptors()) - before if (i := _identity(n)) in files}
+        files = {identity(part) for part in _parts(self._folder / EVENTS, "", "-wal", "-shm")} - {None}
+        self._descriptors = {n: i for n in set(_open_descriptors()) - before if (i := identity(n)) in files}
 
     def append(self, kind: str, body: str) -> None:
         """Append one event; it is on its way to the disk when this returns. Raise sqlite3.Error or OSError if not."""
@@ -102,7 +102,7 @@ class EventLog:
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(self.connection))
 
     def _intact(self) -> bool:
-        return all(_identity(number) == identity for number, identity in self._descriptors.items())
+        return all(identity(number) == file for number, file in self._descriptors.items())
 
     def _go_on_in_a_copy(self) -> None:
         """Put a copy in the place of the log, which is a new file to SQLite, and leave the old connection as it is.
@@ -111,7 +111,7 @@ class EventLog:
         """
         _log.debug("the program closed the descriptors of %s; going on with others", self._folder)
         file = self._folder / EVENTS
-        _lost.add(_identity(file))
+        _lost.add(identity(file))
         with file.open("rb") as old:
             # Keeps the inode taken: SQLite would mistake another database that gets it for the lost one.
             _keep_forever(mmap.mmap(old.fileno(), 1, access=mmap.ACCESS_READ))
@@ -148,14 +148,6 @@ def _keep_forever(value: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def _identity(file: Path | int) -> tuple[int, int] | None:
-    try:
-        status = os.stat(file)  # noqa: PTH116  # a Path has no stat of a descriptor
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _open_descriptors() -> Iterable[int]:
     for listing in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
@@ -185,7 +177,7 @@ def read_events(folder: Path) -> list[Row]:
     try:
         # Without a -shm nobody has the log open, and SQLite would leave one to read a -wal: so read a copy.
         wal, shm = bool(_parts(file, "-wal")), bool(_parts(file, "-shm"))
-        if (shm or not wal) and _identity(file) not in _lost:
+        if (shm or not wal) and identity(file) not in _lost:
             with suppress(sqlite3.OperationalError):  # Such as a folder that cannot be written to.
                 return _read(file, "mode=ro" if wal or shm else "mode=ro&immutable=1")
         with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
