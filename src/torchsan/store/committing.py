@@ -14,7 +14,7 @@ from torchsan.errors import StoreError
 from torchsan.store.backend import PACK_ALIGNMENT, Backend, blob_key, pack_key
 from torchsan.store.index import Index, Written, delete_line, put_line
 from torchsan.store.metadata import BlobRef, Digest, SegmentId
-from torchsan.store.planning import Plan, Source, digest_bytes, digest_of, finish, probe_of
+from torchsan.store.planning import Plan, Source, digest_bytes, digest_of, probe_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Committer:
         def lines(segment: SegmentId, base: int) -> bytes:
             for plan, blobs in zip(plans, placed, strict=True):
                 refs = [packing.located(blob, segment, base) for blob in blobs]
-                written.extend(put_line(name, now, finish(item, refs)) for name, item in plan.tensors.items())
+                written.extend(put_line(name, now, record) for name, record in plan.records(refs))
             return b"".join(item.line for item in written)
 
         commit = self._backend.commit(packing.bytes(), lines)
