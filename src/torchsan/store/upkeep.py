@@ -1,4 +1,4 @@
-"""Checks every record and every byte of a store. Reads only."""
+"""Looking after a store: `check` finds what is damaged, and `collect` removes what no name refers to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchsan.store.backend import (
     retired_key,
 )
 from torchsan.store.index import Index, blobs_in, delete_line, put_line
-from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SegmentId, SparseRecord, TensorRecord, from_json
+from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, from_json
 from torchsan.store.reading import Reader
 
 
@@ -166,7 +166,7 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
     # A writer that relied on what we remove has its record in the logs by now, or will notice and put again. The
     # pause is for one that is killed in between: its record would be there and its bytes would not.
     time.sleep(_SETTLE)
-    _check_independence(_read(backend), frozenset(segments))
+    _check_independence(_read(backend), frozenset(segments), dropped)
     _bring_back(backend, leftover | unused.keys(), remove=True)
     for segment in segments:
         for key in _files(segment):
@@ -188,10 +188,11 @@ def _files(segment: SegmentId) -> tuple[str, ...]:
     return log_key(segment, old=True), log_key(segment), pack_key(segment), retired_key(segment)
 
 
-def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, list[str]]:
-    """Return the records that can be read, and the names of the others, which `drop_damaged` gives up."""
+def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, dict[str, int]]:
+    """Return the records that can be read, and names and times of the others, which `drop_damaged` gives up."""
     live: Live = {}
-    dropped: dict[str, StoreError] = {}
+    dropped: dict[str, int] = {}
+    errors: list[StoreError] = []
     for name in sorted(index.names()):
         known = index.find(name)
         assert known is not None, "names lists what find finds"
@@ -205,15 +206,16 @@ def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, lis
                         slug="corrupt-blob",
                     )
         except StoreError as e:
-            dropped[name] = e
+            dropped[name] = known.time
+            errors.append(e)
         else:
             live[name] = (known.time, record)
     if dropped and _read(backend).segments != index.segments:
         # Logs go before their packs: what we missed, another collection has moved.
         raise FileNotFoundError
     if dropped and not drop_damaged:
-        raise next(iter(dropped.values()))
-    return live, list(dropped)
+        raise errors[0]
+    return live, dropped
 
 
 def _place(backend: Backend, index: Index, blob: BlobRef) -> BlobRef | None:
@@ -258,7 +260,7 @@ class _Compaction:
             done += sum(blob.nbytes for blob in record.blobs if blob.pack)
             if progress is not None:
                 progress(done, total)
-            self._lines.append(put_line(name, when, self._move(record)).line)
+            self._lines.append(put_line(name, when, record.placed(self._move)).line)
             if len(self._pack) >= _SEGMENT_BYTES:
                 self._finish()
         oldest = time.time_ns() - _REMEMBER_NS
@@ -276,15 +278,7 @@ class _Compaction:
         self._written += len(self._pack) + len(log)
         self._begin()
 
-    def _move(self, record: TensorRecord) -> TensorRecord:
-        match record:
-            case DenseRecord():
-                return replace(record, blob=self._move_blob(record.blob))
-            case SparseRecord():
-                parts = {part: replace(dense, blob=self._move_blob(dense.blob)) for part, dense in record.parts.items()}
-                return replace(record, parts=parts)
-
-    def _move_blob(self, blob: BlobRef) -> BlobRef:
+    def _move(self, blob: BlobRef) -> BlobRef:
         place = _place(self._backend, self._index, blob)
         if place is None:
             raise FileNotFoundError(blob.digest)  # it was there a moment ago, so another collection has moved it
@@ -299,11 +293,16 @@ class _Compaction:
         return self._moved[blob.digest]
 
 
-def _check_independence(index: Index, retired: frozenset[SegmentId]) -> None:
-    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it."""
+def _check_independence(index: Index, retired: frozenset[SegmentId], dropped: dict[str, int]) -> None:
+    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it.
+
+    Records that were `dropped` were not copied on purpose; what has their name and is newer counts.
+    """
     for name in index.names():
         known = index.find(name)
-        for blob in blobs_in(known.tensor) if known else ():
+        if known is None or known.time == dropped.get(name):
+            continue
+        for blob in blobs_in(known.tensor):
             if not blob.nbytes or blob.pack not in retired:
                 continue
             if all(place.pack in retired for place in index.packed(blob.digest)):
