@@ -45,6 +45,12 @@ class Store:
     to fsspec). Any number of threads, processes and machines may read and write one store at once. A put that
     returned is seen by every later read, and survives the death of its process; with `durable=True` a power failure
     too (local folders). `queue_bytes` bounds the memory of puts that do not wait.
+
+    >>> import torch, torchsan
+    >>> store = torchsan.Store("memory://tensors")
+    >>> store.put("x", torch.arange(3))
+    >>> store.get("x"), store.names()
+    (tensor([0, 1, 2]), ['x'])
     """
 
     def __init__(
