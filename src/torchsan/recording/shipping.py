@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torchsan.errors import RecordingError, UsageError
@@ -115,7 +114,7 @@ def local_copy(path: str) -> Iterator[Path]:
     if not is_url(path):
         yield Path(path)
         return
-    with TemporaryDirectory(prefix="torchsan-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
         folder = Path(temporary, path.rstrip("/").rpartition("/")[2] or "recording")
         try:
             _fetch(path, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 import xxhash
@@ -26,19 +26,6 @@ from torchsan.store.metadata import (
 CHUNK = 4 << 20
 """Bytes that are hashed, written or copied at a time: few enough that memory stays bounded."""
 _SAMPLE = 4096
-
-
-class Source(Protocol):
-    """Bytes to store, which can be gone through more than once."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes."""
-        ...
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Return the bytes from `start` to `end`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +70,10 @@ class Span:
         return Snapshot(b"".join(chunks(self)))
 
 
+Source: TypeAlias = Snapshot | Span
+"""Bytes to store, which can be gone through more than once."""
+
+
 def _memory(address: int, nbytes: int) -> memoryview:
     # Not through numpy or torch: neither knows all dtypes, and tensor operations would go through active modes.
     return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
@@ -101,7 +92,7 @@ def chunks(source: Source, size: int = CHUNK) -> Iterator[memoryview]:
 
 def digest_of(source: Source) -> Digest:
     """Return the content address of `source`."""
-    if isinstance(source, Snapshot) or (isinstance(source, Span) and source.storage.device.type == "cpu"):
+    if isinstance(source, Snapshot) or source.storage.device.type == "cpu":
         return digest_bytes(source.read(0, source.nbytes))
     hasher = blake3(max_threads=blake3.AUTO)
     for chunk in chunks(source):

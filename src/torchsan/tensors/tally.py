@@ -31,7 +31,6 @@ _TALLY = np.dtype(
     [("shift", "f8"), ("sum", "f8"), ("squares", "f8"), ("low", "i4"), ("high", "i4"), ("zeros", "u4"), ("tiny", "u4")]
 )
 _SMALLEST_NORMAL = 0x00800000
-_INFINITY = 0x7F800000
 
 
 @dataclass(frozen=True, slots=True)
