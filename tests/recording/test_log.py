@@ -15,6 +15,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +78,43 @@ def test_a_program_that_closes_our_descriptors_keeps_its_files_and_its_recording
         "manifest.json",
         "tensors",
     ]
+
+
+_DAEMON = """
+import os
+import torch
+
+def step(function):
+    torch.compile(function)(torch.randn(50, requires_grad=True)).sum().backward()
+
+step(lambda x: (x.sin() + 1).cos())
+os.closerange(3, 256)
+for n in range(30):
+    os.write(os.open(f"mine-{n}", os.O_RDWR | os.O_CREAT), b"mine")
+torch._dynamo.reset()
+step(lambda x: (x.exp() * 2).tanh())
+"""
+
+
+def test_a_daemon_is_watched_before_and_after_it_closes_all_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "daemon.py").write_text(_DAEMON)
+    command = [sys.executable, "-m", "torchsan", "run", "--check", "values", "--watch", "save", "--out", "run"]
+    # Inductor's own workers would not survive the loss of their pipes.
+    environ = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run([*command, "daemon.py"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [file.read_bytes() for file in tmp_path.glob("mine-*")] == [b"mine"] * 30
+    reader = Reader(tmp_path / "run")
+    assert len(reader.graphs()) == 4
+    assert reader.closed
+    with Store(reader.store) as store:
+        assert store.fsck()
+        assert {name.partition("/")[0] for name in store.names()} == {
+            "graph0-forward",
+            "graph0-backward",
+            "graph1-forward",
+            "graph1-backward",
+        }
 
 
 def test_a_log_whose_descriptors_were_lost_and_that_cannot_be_copied_is_given_up(
