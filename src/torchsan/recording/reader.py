@@ -9,22 +9,10 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording.folder import ARTIFACT, ARTIFACTS, TENSORS, join_url, loads_strictly, read_manifest, read_plain
 from torchsan.recording.log import read_events
-from torchsan.recording.recorder import Program, State
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
+from torchsan.recording.recorder import COUNTED, Program, State
+from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _MAX_ARTIFACT = 256 * 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Checked:
-    graph: GraphId
-    direction: Direction
-    buffers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ops:
-    ops: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,22 +119,10 @@ class Reader:
             raise RecordingError(
                 f"malformed {kind:.40} in {self.path}: {e}; it is damaged", slug="malformed-record"
             ) from e
-        match kind:
-            case "graph":
-                self._state.add_graph(decode(GraphRecord, body))
-            case "finding":
-                self._state.findings.append(decode(Finding, body))
-            case "amended":
-                self._state.amend(decode(Finding, body))
-            case "skipped":
-                self._state.skipped[decode(Skipped, body)] = None
-            case "checked":
-                checked = decode(_Checked, body)
-                self._state.new_buffers(checked.graph, checked.direction, checked.buffers)
-            case "ops-checked":
-                self._state.new_ops(decode(_Ops, body).ops)
-            case _:
-                self._add_about_the_run(kind, body)
+        if kind in COUNTED:
+            self._state.add(kind, decode(COUNTED[kind], body))
+        else:
+            self._add_about_the_run(kind, body)
         return body
 
     def _add_about_the_run(self, kind: str, body: Any) -> None:

@@ -40,9 +40,36 @@ class Program:
         return self.exit if self.signal is None else 128 + self.signal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Buffers of a graph that were checked."""
+
+    graph: GraphId
+    direction: Direction
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpsChecked:
+    """Operator overloads that were checked."""
+
+    ops: tuple[str, ...]
+
+
+COUNTED: dict[str, type[Any]] = {
+    "graph": GraphRecord,
+    "finding": Finding,
+    "amended": Finding,
+    "skipped": Skipped,
+    "checked": Checked,
+    "ops-checked": OpsChecked,
+}
+"""The kinds of events that State adds up, and what their bodies are."""
+
+
 @dataclass(slots=True)
 class State:
-    """A running total. Mutable, and guarded by whoever owns it."""
+    """A running total of events, of those that are written and of those that are read. Guarded by whoever owns it."""
 
     graphs: dict[tuple[GraphId, Direction], GraphRecord] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -50,25 +77,31 @@ class State:
     checked: set[tuple[GraphId, Direction, str]] = field(default_factory=set)
     ops: set[str] = field(default_factory=set)
 
-    def add_graph(self, graph: GraphRecord) -> None:
-        """A graph that is recorded again replaces what was known of it."""
-        self.graphs[graph.id, graph.direction] = graph
+    def add(self, kind: str, body: Any) -> Any:
+        """Add an event, and return what of it was not known before: all, some or None.
 
-    def amend(self, finding: Finding) -> None:
-        """A finding that is recorded again replaces the one with its id."""
-        self.findings[:] = [finding if f.id == finding.id else f for f in self.findings]
-
-    def new_buffers(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> list[str]:
-        """Count the buffers and return those that were not counted before."""
-        new = [b for b in dict.fromkeys(buffers) if (graph, direction, b) not in self.checked]
-        self.checked.update((graph, direction, b) for b in new)
-        return new
-
-    def new_ops(self, names: Iterable[str]) -> list[str]:
-        """Count the operators and return those that were not counted before."""
-        new = sorted(set(names) - self.ops)
-        self.ops.update(new)
-        return new
+        A graph replaces the one of its id and direction, an amended finding the one of its id.
+        """
+        match kind, body:
+            case "graph", GraphRecord():
+                self.graphs[body.id, body.direction] = body
+            case "finding", Finding():
+                self.findings.append(body)
+            case "amended", Finding():
+                self.findings[:] = [body if f.id == body.id else f for f in self.findings]
+            case "skipped", Skipped():
+                if body in self.skipped:
+                    return None
+                self.skipped[body] = None
+            case "checked", Checked(graph=graph, direction=direction):
+                new = [b for b in dict.fromkeys(body.buffers) if (graph, direction, b) not in self.checked]
+                self.checked.update((graph, direction, b) for b in new)
+                return dataclasses.replace(body, buffers=tuple(new)) if new else None
+            case "ops-checked", OpsChecked():
+                names = sorted({*body.ops} - self.ops)
+                self.ops.update(names)
+                return OpsChecked(ops=tuple(names)) if names else None
+        return body
 
     def checked_of(self, graph: GraphId, direction: Direction) -> frozenset[str]:
         """The buffers of a graph that were checked."""
@@ -128,11 +161,7 @@ class Recorder:
 
     def graph(self, graph: GraphRecord) -> None:
         """Record a compiled graph; the same id and direction again replaces it."""
-        if self._inert():
-            return
-        with self._lock:
-            self._state.add_graph(graph)
-            self._write("graph", graph)
+        self.event("graph", graph)
 
     def artifact(self, name: str, text: str) -> str:
         """Keep a text, such as generated source, and return the name it got. In memory nothing is kept of it."""
@@ -144,51 +173,35 @@ class Recorder:
             return finding
         with self._lock:
             finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}")
-            self._state.findings.append(finding)
-            self._write("finding", finding)
+            self.event("finding", finding)
         if self.on_finding is not None:
             self.on_finding(finding)
         return finding
 
     def amend(self, finding: Finding) -> None:
         """Record again a finding that has its id, with more known about it."""
-        if self._inert():
-            return
-        with self._lock:
-            self._state.amend(finding)
-            self._write("amended", finding)
+        self.event("amended", finding)
 
     def skipped(self, what: str, reason: str) -> None:
         """Record that something was not checked, and why; the same again is not recorded again."""
-        skipped = Skipped(what=what, reason=reason)
-        if self._inert() or skipped in self._state.skipped:
-            return
-        with self._lock:
-            self._state.skipped[skipped] = None
-            self._write("skipped", skipped)
+        self.event("skipped", Skipped(what=what, reason=reason))
 
     def checked(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> None:
         """Record that these buffers of a graph were checked; each counts the first time."""
-        if self._inert():
-            return
-        with self._lock:
-            if new := self._state.new_buffers(graph, direction, buffers):
-                self._write("checked", {"graph": graph, "direction": direction, "buffers": new})
+        self.event("checked", Checked(graph=graph, direction=direction, buffers=tuple(buffers)))
 
     def ops_checked(self, names: Iterable[str]) -> None:
         """Record that these operator overloads were checked; each counts the first time."""
-        if self._inert():
-            return
-        with self._lock:
-            if new := self._state.new_ops(names):
-                self._write("ops-checked", {"ops": new})
+        self.event("ops-checked", OpsChecked(ops=tuple(names)))
 
-    def event(self, kind: str, body: dict[str, Any]) -> None:
-        """Record anything else; `body` holds records and plain values."""
+    def event(self, kind: str, body: Any) -> None:
+        """Record anything; `body` is a record, or a dict of records and plain values."""
         if self._inert():
             return
         with self._lock:
-            self._write(kind, body)
+            new = self._state.add(kind, body)
+            if new is not None:
+                self._write(kind, new)
 
     def _inert(self) -> bool:
         """Whether nothing is recorded any more. Asked without the lock."""
