@@ -222,9 +222,13 @@ class Index:
         known = self._names.get(name)
         return None if known is None or known.deleted else known
 
+    def tensors(self) -> Iterator[tuple[str, Known]]:
+        """Yield the names of all tensors, in no order, with their newest records."""
+        return ((name, known) for name, known in self._names.items() if not known.deleted)
+
     def names(self) -> Iterator[str]:
         """Yield the names of all tensors, in no order."""
-        return (name for name, known in self._names.items() if not known.deleted)
+        return (name for name, _ in self.tensors())
 
     def deletions(self) -> Iterator[tuple[str, int]]:
         """Yield the names that are gone, with the time of their deletion."""

@@ -116,7 +116,7 @@ class Store:
         """Forget `name`. Its bytes stay until `gc`. Raise StoreError if there is no such tensor."""
         with self._current():
             self._find(check_name(name))
-            self._committer.delete([name])
+            self._committer.delete(name)
 
     def close(self) -> None:
         """Flush, and let go of files and threads. The store can be used again afterwards."""

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 from torchsan.errors import StoreError
@@ -54,10 +55,8 @@ def check(backend: Backend, index: Index, progress: Progress | None) -> FsckRepo
         for segment, count in index.damaged.items()
     ]
     used: dict[BlobRef, str] = {}
-    names = sorted(index.names())
-    for name in names:
-        known = index.find(name)
-        assert known is not None, "names lists what find finds"
+    tensors = sorted(index.tensors(), key=itemgetter(0))
+    for name, known in tensors:
         try:
             record = from_json(name, known.tensor)
         except StoreError as e:
@@ -77,7 +76,7 @@ def check(backend: Backend, index: Index, progress: Progress | None) -> FsckRepo
         if progress is not None:
             progress(done, total)
     return FsckReport(
-        tensors=len(names),
+        tensors=len(tensors),
         blobs=len(distinct),
         nbytes=sum(distinct.values()),
         problems=tuple(problems),
@@ -193,9 +192,7 @@ def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, dic
     live: Live = {}
     dropped: dict[str, int] = {}
     errors: list[StoreError] = []
-    for name in sorted(index.names()):
-        known = index.find(name)
-        assert known is not None, "names lists what find finds"
+    for name, known in sorted(index.tensors(), key=itemgetter(0)):
         try:
             record = from_json(name, known.tensor)
             for blob in record.blobs:
@@ -298,9 +295,8 @@ def _check_independence(index: Index, retired: frozenset[SegmentId], dropped: di
 
     Records that were `dropped` were not copied on purpose; what has their name and is newer counts.
     """
-    for name in index.names():
-        known = index.find(name)
-        if known is None or known.time == dropped.get(name):
+    for name, known in index.tensors():
+        if known.time == dropped.get(name):
             continue
         for blob in blobs_in(known.tensor):
             if not blob.nbytes or blob.pack not in retired:
@@ -316,8 +312,7 @@ def _bring_back(backend: Backend, aside: Set[Digest], *, remove: bool) -> None:
     """
     if not aside:
         return
-    index = _read(backend)
-    used = {blob.digest for name in index.names() if (known := index.find(name)) for blob in blobs_in(known.tensor)}
+    used = {blob.digest for _, known in _read(backend).tensors() for blob in blobs_in(known.tensor)}
     for digest in aside:
         if digest in used and backend.size(blob_key(digest)) is None:
             backend.bring_back(digest)
