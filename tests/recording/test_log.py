@@ -137,6 +137,10 @@ writer.close()
 finalize(writer.path, None)
 assert len(writer.findings) == 2
 assert writer.degraded
+again = Writer.create(Path(sys.argv[1], "again"), command=[])
+again.finding(finding())
+assert again.degraded is None
+again.close()
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True)
     assert capfd.readouterr().err.count("recording is incomplete") == 1

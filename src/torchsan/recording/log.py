@@ -12,7 +12,6 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -111,8 +110,8 @@ class EventLog:
         """
         _log.debug("the program closed the descriptors of %s; going on with others", self._folder)
         file = self._folder / EVENTS
-        _lost.add(identity(file))
         with file.open("rb") as old:
+            _lost.add(identity(old.fileno()))
             # Keeps the inode taken: SQLite would mistake another database that gets it for the lost one.
             _keep_forever(mmap.mmap(old.fileno(), 1, access=mmap.ACCESS_READ))
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=".log-") as temporary:
@@ -148,11 +147,11 @@ def _keep_forever(value: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def _open_descriptors() -> Iterable[int]:
+def _open_descriptors() -> list[int]:
     for listing in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
             return [int(name) for name in os.listdir(listing)]  # noqa: PTH208  # numbers, no paths
-    return range(1024)
+    return [number for number in range(1024) if identity(number) is not None]
 
 
 def _parts(file: Path, *endings: str) -> list[Path]:
