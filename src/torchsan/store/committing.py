@@ -227,7 +227,7 @@ class BackgroundWriter:
                 self._work.wait_for(lambda: self._queue or self._stopped)
                 if not self._queue:
                     return
-                # Small tensors come in swarms; writing them together costs a fraction of writing each.
+                # Small tensors come many at a time; writing them together costs a fraction of writing each.
                 self._work.wait_for(
                     lambda: len(self._queue) >= _BATCH or self._flushing or self._stopped, timeout=_LINGER
                 )
