@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+from torchsan.errors import StoreError
 from torchsan.store import Store
 
 _CLOSES = """
@@ -52,3 +54,32 @@ def test_a_pipe_in_the_place_of_the_manifest_is_refused_at_once(tmp_path: Path) 
     assert done.returncode == 1
     assert "not a plain file" in done.stderr
     assert "[store-io]" in done.stderr
+
+
+def test_a_blob_whose_descriptor_is_closed_meanwhile_is_refused_and_not_written_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another thread of the program closes all descriptors while the background writer is at work."""
+    mine = os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR)
+    writing: list[int] = []
+    write = os.write
+
+    def take_over(number: int, data: memoryview) -> int:
+        count = write(number, data[:1000])
+        if not writing:
+            writing.append(number)
+            os.dup2(mine, number)
+        return count
+
+    store = Store(tmp_path / "store")
+    with monkeypatch.context() as patch:
+        patch.setattr("torchsan.store.local.os.write", take_over)
+        with pytest.raises(StoreError, match="store-io"):
+            store.put("x", torch.ones(100_000))
+    assert (tmp_path / "mine").read_bytes() == b""
+    os.fstat(writing[0])  # Not closed, since it is the program's now.
+    os.close(writing[0])
+    os.close(mine)
+    store.put("x", torch.ones(100_000))
+    store.close()
+    assert store.fsck()

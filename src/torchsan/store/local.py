@@ -38,17 +38,18 @@ def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
 
     Writing and hashing go through the source each at its own pace: tied together, the faster would wait for the slower.
     """
+    file = identity(fd)
     reserve(fd, source.nbytes)
     if digest is not None:
         for chunk in chunks(source):
-            write_all(fd, chunk)
+            write_all(fd, chunk, file)
         return digest
     failures: list[BaseException] = []
 
     def write() -> None:
         try:
             for chunk in chunks(source):
-                write_all(fd, chunk)
+                write_all(fd, chunk, file)
         except BaseException as e:  # noqa: BLE001  # raised again below, in the thread that waits for it
             failures.append(e)
 
@@ -80,10 +81,12 @@ def reserve(fd: int, nbytes: int) -> None:
                 raise
 
 
-def write_all(fd: int, data: memoryview | bytes) -> None:
-    """Write all of `data`, however many calls it takes."""
+def write_all(fd: int, data: memoryview | bytes, file: tuple[int, int] | None) -> None:
+    """Write all of `data`, however many calls it takes. Raise OSError if `fd` does not lead to `file` any more."""
     view = memoryview(data)
     while view:
+        if identity(fd) != file:
+            raise OSError(errno.EBADF, "the program closed a descriptor that it did not open")
         view = view[os.write(fd, view) :]
 
 
@@ -119,12 +122,13 @@ class _GrowingFile:
 
     def append(self, data: bytes) -> None:
         try:
-            write_all(self._fd, data)
+            write_all(self._fd, data, self._identity)
             if self._durable:
                 os.fsync(self._fd)
         except OSError:
             # Readers ignore an unfinished last line, but lines after it would not be readable.
-            os.ftruncate(self._fd, self.size)
+            if self.intact:
+                os.ftruncate(self._fd, self.size)
             raise
         self.size += len(data)
 
@@ -287,7 +291,8 @@ class LocalBackend(Backend):
                 if self._durable:
                     os.fsync(fd)
             finally:
-                os.close(fd)
+                if identity(fd) == identity(temporary):
+                    os.close(fd)
             os.utime(temporary, ns=(_WHOLE_NS, _WHOLE_NS))
             path = self._path(blob_key(digest))
             if self.holds(digest, source.nbytes):
