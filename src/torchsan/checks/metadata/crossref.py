@@ -7,7 +7,7 @@ from types import TracebackType
 
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.errors import FindingsError, SessionError
-from torchsan.recording import InMemoryRecorder
+from torchsan.recording import Recorder
 from torchsan.records import Coverage, Finding, Severity
 from torchsan.torch_internals import check_version
 from torchsan.watch.compiled import observe_programs
@@ -18,7 +18,7 @@ class CrossReference:
     """Watches the operators of this process while it is entered; what it found stays on the object."""
 
     def __init__(self, *, fail_fast: bool, calls: int | None) -> None:
-        self._memory = InMemoryRecorder()
+        self._memory = Recorder()
         self._check: MetadataCheck | None = MetadataCheck(self._memory, calls=calls, fail_fast=fail_fast)
         self._stack = ExitStack()
 

@@ -16,7 +16,7 @@ from torchsan.checks.metadata.exhibit import render_call
 from torchsan.checks.metadata.findings import OperatorFindings
 from torchsan.checks.metadata.nodes import private_copy
 from torchsan.checks.metadata.reports import mismatch_report
-from torchsan.recording import InMemoryRecorder
+from torchsan.recording import Recorder
 from torchsan.records import Finding, Severity, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
 from torchsan.torch_internals.operators import decomposition, undisturbed
@@ -256,7 +256,7 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             continue
         outcome = "ok" if outcome == "none" else outcome
         if found:
-            memory = InMemoryRecorder()
+            memory = Recorder()
             call = render_call(overload, args, kwargs)
             OperatorFindings(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
             findings += memory.findings

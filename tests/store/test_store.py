@@ -353,6 +353,19 @@ def test_a_name_without_data_is_found_and_can_be_given_up(place: Place, store: S
     assert store.fsck()
 
 
+def test_what_a_truncated_pack_held_can_be_given_up(place: Place, store: Store) -> None:
+    store.put_many({"x": torch.ones(16), "y": torch.randn(64)})
+    store.close()
+    pack = next(key for key in place.files() if key.endswith(".pack"))
+    place.write(pack, place.read(pack)[:-100])
+    with pytest.raises(StoreError, match="corrupt-blob"):
+        store.gc()
+    assert store.gc(drop_damaged=True).dropped == ("y",)
+    assert store.names() == ["x"]
+    assert store.fsck()
+    assert len([key for key in place.files() if key.endswith(".pack")]) == 1
+
+
 def test_threads_share_one_store(store: Store) -> None:
     tensors = {f"{n}": torch.full((n + 1,), float(n)) for n in range(24)}
     failures: list[BaseException] = []

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch
-from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.recording import Program, Reader, Recorder, Writer, finalize
 from torchsan.records import Check, Direction, GraphId, Skipped
 
 
@@ -145,8 +146,8 @@ def test_arguments_that_are_not_text_are_kept_readable(tmp_path: Path) -> None:
 def test_a_failing_disk_ends_the_recording_not_the_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     writer = Writer.create(tmp_path / "run", command=[])
     writer.graph(graph())
-    assert writer._connection is not None
-    writer._connection.execute("PRAGMA max_page_count=1")  # What a full disk looks like to SQLite.
+    assert writer._log is not None
+    writer._log.connection.execute("PRAGMA max_page_count=1")  # What a full disk looks like to SQLite.
     for _ in range(50):
         writer.finding(finding(evidence={"text": "x" * 5000}))
     writer.close()
@@ -199,3 +200,22 @@ def test_a_forked_child_writes_nothing_and_a_killed_process_loses_nothing(tmp_pa
     assert [f.id for f in reader.findings()] == ["F1", "F2"]
     assert reader.graphs() == []
     assert not reader.closed
+
+
+def test_in_memory_the_same_is_counted_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorders = [Recorder(), Writer.create(tmp_path / "run", command=[])]
+    for recorder in recorders:
+        recorder.graph(graph())
+        assert recorder.new_graph() == GraphId(0)
+        found = recorder.finding(finding())
+        recorder.amend(replace(found, message="more is known"))
+        recorder.skipped("buf7", "too large")
+        recorder.checked(GraphId(0), Direction.FORWARD, ["buf0"])
+        recorder.ops_checked(["aten.relu.default"])
+        recorder.event("note", {"n": 1})
+        assert recorder.artifact("a.py", "x = 1\n") == "a.py"
+    assert recorders[0].findings == recorders[1].findings
+    assert recorders[0].findings[0].message == "more is known"
+    assert recorders[0].coverage == recorders[1].coverage
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]

@@ -22,8 +22,7 @@ from tests.store.s3 import free_port, s3_server
 from torchsan.cli.main import main
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader, Shipper, Writer, finalize, local_copy
-from torchsan.recording.remote import RemoteFolder
-from torchsan.recording.shipping import DESTINATION, read_destination, send
+from torchsan.recording.shipping import DESTINATION, RemoteFolder, read_destination, send
 from torchsan.records import Watched
 from torchsan.store import Store
 
