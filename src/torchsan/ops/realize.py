@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torchsan.torch_internals.operators import transforms_active
+
 
 @torch.library.custom_op("torchsan::realize", mutates_args=())
 def _realize(x: torch.Tensor) -> torch.Tensor:
@@ -55,7 +57,7 @@ def realize(x: torch.Tensor) -> torch.Tensor:
     The same holds for its gradient. Costs one copy.
     """
     # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
-    alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    alone = torch.compiler.is_compiling() and not transforms_active()
     result: torch.Tensor = _realize(x) if alone else _Realize.apply(x)  # type: ignore[no-untyped-call]  # torch has no type for it
     return result
 
@@ -115,6 +117,6 @@ def probe(x: torch.Tensor, name: str) -> torch.Tensor:
     if _listener is None:
         return x
     # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
-    alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    alone = torch.compiler.is_compiling() and not transforms_active()
     result: torch.Tensor = _probe(x, name) if alone else _Probe.apply(x, name)  # type: ignore[no-untyped-call]  # torch has no type for it
     return result

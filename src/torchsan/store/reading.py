@@ -149,7 +149,7 @@ def _dense(
     tensor.set_(storage, record.start, record.shape, record.stride)
     if record.conj:
         tensor = tensor.conj()
-    return torch._neg_view(tensor) if record.neg else tensor
+    return torch.ops.aten._neg_view.default(tensor) if record.neg else tensor
 
 
 def _sparse(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,50 @@ class StorageRef:
     def dead(self) -> bool:
         """Whether nothing holds the storage any more, in Python or in C++."""
         return bool(self._ref.expired())  # type: ignore[no-untyped-call]  # torch leaves it without types
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has memory of its own to speak of; sparse and wrapped tensors have none."""
+    import torch
+
+    return bool(torch._C._has_storage(tensor))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements of the tensor share memory with each other."""
+    import torch
+
+    return bool(torch._debug_has_internal_overlap(tensor))
+
+
+def transforms_active() -> bool:
+    """Whether a function of `torch.func` is running."""
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """The same lists, tuples and dictionaries with `function(tensor)` in the place of each tensor."""
+    import torch
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
+
+
+def flatten(tree: Any) -> list[Any]:
+    """The leaves, in order."""
+    from torch.utils import _pytree
+
+    return list(_pytree.tree_leaves(tree))
+
+
+def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an exported program from their leaves, as it was exported with."""
+    from torch.utils import _pytree
+
+    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs)
 
 
 def is_higher_order(target: Any) -> bool:

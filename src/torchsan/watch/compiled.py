@@ -1,4 +1,4 @@
-"""The instrument for compiled programs: sees every compile, records it, and puts probes into what it generated."""
+"""Sees every compile, records the program that it generated, and puts probes into it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torchsan.records import GraphId, GraphRecord, KernelRecord
+from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
+from torchsan.torch_internals.seams import missing
 from torchsan.torch_internals.wrapper import Launch, Program, parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
 from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
-from torchsan.watch.observer import CompiledProgram, Observer
+from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 from torchsan.watch.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +57,14 @@ class Programs:
             yield
 
     def _compile_failed(self, error: Exception) -> None:
-        self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
+        not_checked(self._writer, "a compiled graph", f"could not be observed: {_short(error)}")
 
     def _python_instead(self) -> None:
         reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"
         self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
 
     def _watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
-        self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
+        not_checked(self._writer, f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
 
     def _compiled(self, compile_: Compile) -> None:
         with self._lock:
@@ -94,7 +96,12 @@ class Programs:
         self._probe(program, compile_, willing)
 
     def _show(self, observer: Observer, program: CompiledProgram) -> bool:
-        """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
+        """Show a program to an observer; one that fails on it does not see its calls, and the others do.
+
+        A check that needs what this PyTorch lacks sees none; `observe_seams` has said why.
+        """
+        if missing(observer.name.removesuffix(" check")):
+            return False
         try:
             observer.compiled(program)
         except Exception as e:
@@ -150,7 +157,7 @@ class Programs:
             self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
 
     def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
-        """Put an Entry in the place of the generated module's `call`."""
+        """Put a ProbedProgram in the place of the generated module's `call`."""
         module: Any = compile_.generated
         if not observers or "call" not in program.model.functions:
             return
@@ -213,6 +220,20 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
         nodes=tuple(n.name for n in nodes),
         ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
         source=source_lines(nodes),
+    )
+
+
+def graph_record(writer: Recorder, stages: CompileStages) -> GraphRecord:
+    """Describe a graph that another backend than Inductor compiled: it has no kernels that anyone could see."""
+    id_ = writer.new_graph()
+    graph = stages.dynamo.snapshots[0].graph
+    training = any(part.training for part in stages.parts)
+    return GraphRecord(
+        id=id_,
+        direction=Direction.FORWARD if training else Direction.INFERENCE,
+        buffers=tuple(n.name for n in graph.nodes if n.op not in ("placeholder", "output")),
+        inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
+        artifacts={"graph": writer.artifact(f"graph{id_}-dynamo.fx.txt", str(graph))},
     )
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Writer
 from torchsan.records import Watched
-from torchsan.torch_internals.seams import Patches
+from torchsan.torch_internals.patches import Patches
 from torchsan.torch_internals.wrapper import Launch
-from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values, not_checked
 from torchsan.watch.output import WatchOutput, Widths
 from torchsan.watch.provenance import settled_nodes
 
@@ -32,6 +32,7 @@ class Watcher(Observer):
     name = "watch"
 
     def __init__(self, writer: Writer, options: Options) -> None:
+        self._writer = writer
         self._calls: Counter[tuple[int, str]] = Counter()
         self._probes: Counter[str] = Counter()
         self._plans: dict[int, _Plan] = {}
@@ -67,6 +68,10 @@ class Watcher(Observer):
             self.sink.launch(watched)
         else:
             self.sink.value(watched, value)
+
+    def failed(self, error: Exception) -> None:
+        """Probes cannot be seen."""
+        not_checked(self._writer, "probes", f"cannot be seen: {error}")
 
     def close(self) -> None:
         """Write what is still under way."""
@@ -200,9 +205,13 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def probes_to(watcher: Watcher) -> Iterator[None]:
     """Send what passes `torchsan.probe` to the watcher while the context lasts, if the program uses it at all."""
-    patches = Patches()
+
+    def listen(module: Any) -> None:
+        module._listener = watcher.probed
+        patches.on_restore(lambda: setattr(module, "_listener", None))
+
+    patches = Patches(watcher.failed)
     try:
-        listen = lambda module: patches.replace(module, "_listener", lambda _nobody: watcher.probed)  # noqa: E731
         patches.when_imported("torchsan.ops.realize", listen)
         yield
     finally:

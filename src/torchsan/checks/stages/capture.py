@@ -15,7 +15,7 @@ from torchsan.reference.arithmetic import Computing, widened
 from torchsan.reference.execute import Circumstances, Results
 from torchsan.reference.judge import Outcome
 from torchsan.reference.replay import Arithmetic
-from torchsan.torch_internals.dispatch import flatten
+from torchsan.torch_internals.operators import flatten
 
 
 class Eager:

@@ -206,11 +206,16 @@ def _operator_arguments(
 
 
 _ALLOCATORS = ("empty_strided", "alloc_from_pool", "empty_strided_p2p", "torch.empty_strided", "torch.empty")
-_GUARDS = ("assert_size_stride", "assert_alignment", "args.clear", "run_intermediate_hooks", "torch._check")
+_GUARDS = (
+    "assert_size_stride", "assert_alignment", "assert_tensor_metadata", "args.clear", "run_intermediate_hooks",
+    "torch._check",
+)  # fmt: skip
 _DEVICE_CALLS = ("set_device", "synchronize", "wait_stream", "wait_event", "record", "range_push", "range_pop")
 """Methods that arrange devices, streams and profiles, and touch no value."""
 _VIEWS = ("reinterpret_tensor", "copy_if_misaligned")
 _NUMBERS = ("get_raw_stream", "max", "min", "align", "torch.Event", "math.")
+_CONVERSIONS = ("int", "float", "bool")
+"""`buf2_selector = int(buf1.item())`: the way that `cond` takes, as a number."""
 
 
 def parse(source: str, mutated: MutatedArguments | None = None) -> Program:
@@ -373,7 +378,8 @@ class _FunctionParser:
         if launch is not None:
             self._variables.hold(launch.writes)
             return [launch]
-        if result is not None and (function.startswith(_NUMBERS) or function.endswith((".item", ".size", ".stride"))):
+        number = function.startswith(_NUMBERS) or function.endswith((".item", ".size", ".stride"))
+        if result is not None and (number or function in _CONVERSIONS):
             return [self._variables.bind(result, line)]
         if result is not None:
             self._variables.hold([result])
