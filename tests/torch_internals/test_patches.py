@@ -17,8 +17,12 @@ from torchsan.torch_internals.seams import Seam
 SOURCE = "class Scheduler:\n    def run(self, n): return n\ndef other(): return 'as it is'\n"
 
 
-def made_up(name: str, *parameters: str, user: str = "values") -> Seam:
+def listed(name: str, *parameters: str, user: str = "values") -> Seam:
     return Seam(module="drifting", name=name, parameters=parameters, users=frozenset([user]), to="see")
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +31,7 @@ def drifting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "drifting.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "drifting", raising=False)
-    table = (made_up("Scheduler.run", "self", "n"), made_up("Scheduler.gone"), made_up("other", "x", user="memory"))
+    table = (listed("Scheduler.run", "self", "n"), listed("Scheduler.gone"), listed("other", "x", user="memory"))
     monkeypatch.setattr(module, "SEAMS", table)
 
 
@@ -35,7 +39,7 @@ def drifting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_seam_is_wrapped_and_put_back(loaded: bool) -> None:
     if loaded:
         importlib.import_module("drifting")
-    patches = Patches(pytest.fail)
+    patches = Patches(_raise)
     patches.wrap("drifting", "Scheduler.run", lambda original, self, n: original(self, n) + 1)
     found: Any = importlib.import_module("drifting")
     assert found.Scheduler().run(1) == 2
@@ -46,7 +50,7 @@ def test_a_seam_is_wrapped_and_put_back(loaded: bool) -> None:
 
 @pytest.mark.parametrize("name", ["Scheduler.gone", "other"])
 def test_a_seam_that_is_missing_or_different_is_left_alone_and_the_import_goes_on(name: str) -> None:
-    patches = Patches(pytest.fail)
+    patches = Patches(_raise)
     patches.wrap("drifting", name, lambda original, *args: pytest.fail("replaced"))
     found: Any = importlib.import_module("drifting")
     assert found.other() == "as it is"
@@ -63,7 +67,7 @@ def test_what_fails_in_the_middle_of_an_import_is_reported_and_raises_nothing() 
 
 
 def test_a_name_that_is_not_in_the_table_cannot_be_replaced() -> None:
-    patches = Patches(pytest.fail)
+    patches = Patches(_raise)
     with pytest.raises(StopIteration):
         patches.wrap("drifting", "Scheduler.unlisted", lambda original: None)
     patches.restore()
@@ -75,12 +79,12 @@ def test_only_the_checks_that_need_a_missing_seam_are_turned_off() -> None:
         assert off == []
         importlib.import_module("drifting")
     ((user, reason),) = off
-    assert user == "values"
+    assert user == "the values check"
     assert reason.endswith("has no drifting.Scheduler.gone, which it needs to see")
 
 
 def test_threads_may_import_meanwhile() -> None:
-    patches = Patches(pytest.fail)
+    patches = Patches(_raise)
     patches.wrap("drifting", "Scheduler.run", lambda original, self, n: n)
     threads = [threading.Thread(target=importlib.import_module, args=("drifting",)) for _ in range(4)]
     for thread in threads:

@@ -22,10 +22,9 @@ from torchsan._version import __version__
 from torchsan.cli.run import find_compiler
 from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
-from torchsan.records import Check
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
-from torchsan.torch_internals.seams import SEAMS, USERS, check_version, missing, torch_version
+from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, missing, torch_version
 
 _LOW_DISK = 2 * 2**30
 _PROGRAM = """
@@ -116,13 +115,9 @@ def _seams() -> Iterator[Examined]:
         reasons = missing(user)
         found = f"all {len(seams)} private names of PyTorch that it needs are here"
         remedy = f"{'; '.join(reasons)}. Use a PyTorch that torchsan is tested with" if reasons else None
-        yield Examined(what=_called(user), found="does not work here" if reasons else found, remedy=remedy)
-
-
-def _called(user: str) -> str:
-    if user == "watch":
-        return "--watch"
-    return f"{user} check" if user in list(Check) else user
+        yield Examined(
+            what=called(user).removeprefix("the "), found="does not work here" if reasons else found, remedy=remedy
+        )
 
 
 def _devices() -> Iterator[Examined]:

@@ -16,21 +16,20 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from torchsan.torch_internals.seams import SEAMS, problem
+from torchsan.torch_internals.seams import SEAMS, called, missing, problem
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def watch_seams(users: Collection[str], off: Callable[[str, str], None]) -> Iterator[None]:
-    """Call `off(user, reason)` for each seam that one of the checks needs and that turns out to be missing."""
+    """Call `off(check, reason)` for each seam that one of the checks needs and that turns out to be missing."""
     patches = Patches(lambda error: log.debug("could not look at a module: %s", error))
 
     def look(module: ModuleType) -> None:
-        for seam in SEAMS:
-            if seam.module == module.__name__ or seam.module not in sys.modules:
-                for user in sorted(seam.users & set(users)) if (why := problem(seam)) is not None else ():
-                    off(user, f"{why}, which it needs to {seam.to}")
+        for user in users:
+            for reason in missing(user, module.__name__):
+                off(called(user), reason)
 
     try:
         for name in dict.fromkeys(seam.module for seam in SEAMS if seam.users & set(users)):

@@ -68,6 +68,7 @@ class Seam:
 
 
 _PROGRAMS = "values memory metadata watch"
+_CHECKS = ("values", "stages", "metadata", "memory")
 _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         _PROGRAMS,
@@ -257,7 +258,15 @@ def _exists(module: str) -> bool:
         return False
 
 
-def missing(user: str) -> list[str]:
-    """Why the check `user` cannot work in this process: a reason for each seam that it needs and that is missing."""
-    found = ((seam, problem(seam)) for seam in SEAMS if user in seam.users)
-    return [f"{why}, which it needs to {seam.to}" for seam, why in found if why is not None]
+def missing(user: str, module: str | None = None) -> list[str]:
+    """Why the check `user` cannot work in this process: a reason for each seam that it needs and that is missing.
+
+    With `module`, only the seams of that.
+    """
+    seams = [seam for seam in SEAMS if user in seam.users and (module is None or seam.module == module)]
+    return [f"{why}, which it needs to {seam.to}" for seam in seams if (why := problem(seam)) is not None]
+
+
+def called(user: str) -> str:
+    """How reports call what needs a seam."""
+    return "--watch" if user == "watch" else f"the {user} check" if user in _CHECKS else user

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchsan.options import Options, Watch
@@ -65,8 +66,4 @@ def watching(writer: Writer, options: Options, observers: Iterable[Observer]) ->
 
 def observe_seams(recorder: Recorder, users: Collection[str]) -> AbstractContextManager[None]:
     """Record which of these checks are off, and for want of which private name of PyTorch, as soon as that is known."""
-
-    def off(user: str, reason: str) -> None:
-        not_checked(recorder, "--watch" if user == "watch" else f"the {user} check", reason)
-
-    return watch_seams(users, off)
+    return watch_seams(users, partial(not_checked, recorder))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
-from torchsan.torch_internals.seams import missing
+from torchsan.torch_internals.seams import called, missing
 from torchsan.torch_internals.wrapper import Launch, Program, parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
 from torchsan.torch_internals.wrapper.model import Alias, Liveness
@@ -98,9 +98,12 @@ class Programs:
     def _show(self, observer: Observer, program: CompiledProgram) -> bool:
         """Show a program to an observer; one that fails on it does not see its calls, and the others do.
 
-        A check that needs what this PyTorch lacks sees none; `observe_seams` has said why.
+        A check that needs what this PyTorch lacks sees none.
         """
-        if missing(observer.name.removesuffix(" check")):
+        user = observer.name.removesuffix(" check")
+        if reasons := missing(user):
+            for reason in reasons:
+                not_checked(self._writer, called(user), reason)
             return False
         try:
             observer.compiled(program)
