@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchsan.torch_internals import patches as module
+from torchsan.torch_internals import patches, seams
 from torchsan.torch_internals.patches import Patches, watch_seams
 from torchsan.torch_internals.seams import Seam
 
@@ -32,45 +32,46 @@ def drifting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "drifting", raising=False)
     table = (listed("Scheduler.run", "self", "n"), listed("Scheduler.gone"), listed("other", "x", user="memory"))
-    monkeypatch.setattr(module, "SEAMS", table)
+    for user in (patches, seams):
+        monkeypatch.setattr(user, "SEAMS", table)
 
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_seam_is_wrapped_and_put_back(loaded: bool) -> None:
     if loaded:
         importlib.import_module("drifting")
-    patches = Patches(_raise)
-    patches.wrap("drifting", "Scheduler.run", lambda original, self, n: original(self, n) + 1)
+    own = Patches(_raise)
+    own.wrap("drifting", "Scheduler.run", lambda original, self, n: original(self, n) + 1)
     found: Any = importlib.import_module("drifting")
     assert found.Scheduler().run(1) == 2
-    patches.restore()
+    own.restore()
     assert found.Scheduler().run(1) == 1
     assert not [f for f in sys.meta_path if type(f).__module__.startswith("torchsan")]
 
 
 @pytest.mark.parametrize("name", ["Scheduler.gone", "other"])
 def test_a_seam_that_is_missing_or_different_is_left_alone_and_the_import_goes_on(name: str) -> None:
-    patches = Patches(_raise)
-    patches.wrap("drifting", name, lambda original, *args: pytest.fail("replaced"))
+    own = Patches(_raise)
+    own.wrap("drifting", name, lambda original, *args: pytest.fail("replaced"))
     found: Any = importlib.import_module("drifting")
     assert found.other() == "as it is"
-    patches.restore()
+    own.restore()
 
 
 def test_what_fails_in_the_middle_of_an_import_is_reported_and_raises_nothing() -> None:
     failures: list[Exception] = []
-    patches = Patches(failures.append)
-    patches.when_imported("drifting", lambda loaded: loaded.renamed)
+    own = Patches(failures.append)
+    own.when_imported("drifting", lambda loaded: loaded.renamed)
     importlib.import_module("drifting")
     assert [type(e) for e in failures] == [AttributeError]
-    patches.restore()
+    own.restore()
 
 
 def test_a_name_that_is_not_in_the_table_cannot_be_replaced() -> None:
-    patches = Patches(_raise)
+    own = Patches(_raise)
     with pytest.raises(StopIteration):
-        patches.wrap("drifting", "Scheduler.unlisted", lambda original: None)
-    patches.restore()
+        own.wrap("drifting", "Scheduler.unlisted", lambda original: None)
+    own.restore()
 
 
 def test_only_the_checks_that_need_a_missing_seam_are_turned_off() -> None:
@@ -84,12 +85,12 @@ def test_only_the_checks_that_need_a_missing_seam_are_turned_off() -> None:
 
 
 def test_threads_may_import_meanwhile() -> None:
-    patches = Patches(_raise)
-    patches.wrap("drifting", "Scheduler.run", lambda original, self, n: n)
+    own = Patches(_raise)
+    own.wrap("drifting", "Scheduler.run", lambda original, self, n: n)
     threads = [threading.Thread(target=importlib.import_module, args=("drifting",)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    patches.restore()
+    own.restore()
     assert sys.modules["drifting"].Scheduler().run(3) == 3

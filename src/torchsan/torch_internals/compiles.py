@@ -144,26 +144,17 @@ def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Co
 
     context = TracingContext.try_get()
     aot_name = context.aot_graph_name if context is not None else None
-    direction = Direction.FORWARD
-    if graph.is_backward:
-        direction = Direction.BACKWARD
-    elif graph.is_inference:
-        direction = Direction.INFERENCE
+    forward = not (graph.is_backward or graph.is_inference)
+    other = Direction.BACKWARD if graph.is_backward else Direction.INFERENCE
     return Compile(
         key=str(aot_name[0]).split("_")[0] if aot_name else None,
-        direction=direction,
+        direction=Direction.FORWARD if forward else other,
         graphs=tuple(lowered_graphs("call", graph)),
         generated=generated,
         source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
         seconds=seconds,
-        results=_user_results(context) if direction is Direction.FORWARD else None,
+        results=getattr(getattr(context, "fw_metadata", None), "num_forward", None) if forward else None,
     )
-
-
-def _user_results(context: Any) -> int | None:
-    metadata = getattr(context, "fw_metadata", None)
-    number = getattr(metadata, "num_forward", None)
-    return number if isinstance(number, int) else None
 
 
 def lowered_graphs(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:

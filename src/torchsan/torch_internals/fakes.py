@@ -117,20 +117,20 @@ def run_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeRu
     """Run `func` on the meta device: its meta kernel, whatever FakeTensor does. Raise CannotFakeError without one."""
     made: list[Any] = []
 
-    def make(t: torch.Tensor) -> Any:
+    def move(t: Any) -> Any:
+        if isinstance(t, torch.device):
+            return torch.device("meta")
+        if not isinstance(t, torch.Tensor):
+            return t
         if t.layout is not torch.strided:
             raise CannotFakeError(f"no meta tensor with layout {t.layout}")
         base = torch.empty(t.untyped_storage().nbytes() // t.element_size(), dtype=t.dtype, device="meta")
         made.append(base.as_strided(t.shape, t.stride(), t.storage_offset()).requires_grad_(t.requires_grad))
         return made[-1]
 
-    def move(value: Any) -> Any:
-        return torch.device("meta") if isinstance(value, torch.device) else value
-
     try:
         with _alone():
-            meta_args, meta_kwargs = map_tensors(make, (args, kwargs))
-            meta_args, meta_kwargs = pytree.tree_map(move, (meta_args, meta_kwargs))
+            meta_args, meta_kwargs = pytree.tree_map(move, (args, kwargs))
             return FakeRun(result=func(*meta_args, **meta_kwargs), inputs=tuple(made))
     except CannotFakeError:
         raise

@@ -32,9 +32,8 @@ class StorageRef:
     def __init__(self, tensor: torch.Tensor) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        storage = tensor.untyped_storage()
-        self.key = int(storage._cdata)
-        self._ref = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch leaves it without types
+        self.key = storage_key(tensor)
+        self._ref = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch leaves it without types
 
     @property
     def dead(self) -> bool:
@@ -111,9 +110,8 @@ def draws_random_numbers(target: Any, args: Iterable[Any], kwargs: Mapping[str, 
 def undisturbed() -> Iterator[None]:
     """Run torchsan's own arithmetic unseen: no autograd, no autocast, no dispatch or function mode of the user's."""
     import torch
-    from torch.utils._python_dispatch import _disable_current_modes
 
-    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    with torch.no_grad(), outside_modes():
         enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)

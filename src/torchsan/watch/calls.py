@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
 from torchsan.records import CallTimes, LaunchTime
-from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
-from torchsan.torch_internals.wrapper.model import Step
+from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
 if TYPE_CHECKING:
@@ -93,9 +92,9 @@ class ProbedCall:
         self._probed = probed
         self._watches = watches
         self._failed = failed
-        self._steps: tuple[Step, ...] = tuple(program.model.functions[function].walk())
+        self._steps = program.model.functions[function].walk()
         self._launched = 0.0
-        self._launches: dict[int, Launch] = {x.nth: x for x in self._steps if isinstance(x, Launch)}
+        self._launches = {x.nth: x for x in program.model.functions[function].launches()}
 
     def run(self, original: Callable[..., Any], args: Any) -> Any:
         """Run the probed twin of `original`, which may be a method."""
@@ -108,22 +107,16 @@ class ProbedCall:
         self.tell("enter", self._function, inputs)
 
     def allocated(self, number: int, value: Any) -> Any:
-        step = self._steps[number]
-        assert isinstance(step, Allocate)
         for entry in tuple(self._watches):
-            twin = self._ask(entry, "allocated", self._function, step, value)
+            twin = self._ask(entry, "allocated", self._function, self._steps[number], value)
             value = value if twin is None else twin
         return value
 
     def aliased(self, number: int, value: Any) -> None:
-        step = self._steps[number]
-        assert isinstance(step, Alias)
-        self.tell("aliased", self._function, step, value)
+        self.tell("aliased", self._function, self._steps[number], value)
 
     def freed(self, number: int) -> None:
-        step = self._steps[number]
-        assert isinstance(step, Free)
-        self.tell("freed", self._function, step)
+        self.tell("freed", self._function, self._steps[number])
 
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]

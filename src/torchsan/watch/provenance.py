@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import GraphNodes, GraphRef, KernelKind, NodeRecord, SourceLine
@@ -19,32 +20,24 @@ if TYPE_CHECKING:
 
     from torchsan.torch_internals import Buffer, LoweredGraph
 
-_HIDDEN = (
-    str(Path(__file__).parents[1]) + "/",
-    str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/",
-    "<",
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
 )
 
 
 def caller() -> tuple[SourceLine, ...]:
     """The innermost line outside torch and torchsan on this thread's stack; empty if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_HIDDEN) and "/torchinductor_" not in file:
+        if not file.startswith((*_NOT_THE_USERS, "<")) and "/torchinductor_" not in file:
             code = linecache.getline(file, frame.f_lineno).strip()
             return (SourceLine(file=file, line=frame.f_lineno, code=code),)
-        next_frame = frame.f_back
-        if next_frame is None:
-            break
-        frame = next_frame
+        frame = frame.f_back
     return ()
 
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
-)
 
 
 def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
@@ -182,12 +175,8 @@ def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
 
 def _forward_of_module(meta: dict[str, Any]) -> Iterator[SourceLine]:
     """Where there is no trace (a module of torch's own that was compiled directly): the `forward` of that module."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return
-    class_ = list(stack.values())[-1][1]
-    forward = getattr(class_, "forward", None)
-    code = getattr(forward, "__code__", None)
+    _, class_ = _innermost_module(meta)
+    code = getattr(getattr(class_, "forward", None), "__code__", None)
     if code is not None:
         yield SourceLine(
             file=code.co_filename,
@@ -197,12 +186,16 @@ def _forward_of_module(meta: dict[str, Any]) -> Iterator[SourceLine]:
         )
 
 
+def _innermost_module(meta: dict[str, Any]) -> tuple[str, Any]:
+    """The path and the class of the module that a node came from; empty and None if there is none."""
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {"": ("", None)}
+    path, class_ = list(stack.values())[-1][:2]
+    return str(path), class_
+
+
 def _module_path(meta: dict[str, Any]) -> str:
     """Where in the model: `layers.0.attention`, from the way Dynamo reached the module (`L['self']._modules[…]`)."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
+    path, _ = _innermost_module(meta)
     path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
     path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", re.sub(r"^L\['(?:self|fn|model|mod)'\]\.?", "", path))
     return path.removeprefix("L.").strip(".")

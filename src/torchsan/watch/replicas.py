@@ -41,14 +41,10 @@ def observe_replicas(writer: Recorder) -> Iterator[None]:
 
 
 def _hook(patches: Patches, module: Any, steps: _Steps) -> None:
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        steps.seen(optimizer, steps.before)
-
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        steps.seen(optimizer, steps.after)
-
-    patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
-    patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
+    before = module.register_optimizer_step_pre_hook(lambda optimizer, *_: steps.seen(optimizer, steps.before))
+    patches.on_restore(before.remove)
+    after = module.register_optimizer_step_post_hook(lambda optimizer, *_: steps.seen(optimizer, steps.after))
+    patches.on_restore(after.remove)
 
 
 class _Optimizer:
