@@ -17,7 +17,7 @@ from torchsan.watch.compiled import Programs, observe_programs
 from torchsan.watch.observer import not_checked
 from torchsan.watch.operators import OperatorObserver, observe_operators
 from torchsan.watch.replicas import observe_replicas
-from torchsan.watch.values import Watcher, probes_to
+from torchsan.watch.values import Watcher, passing_probe_to
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder, Writer
@@ -58,7 +58,7 @@ def watching(writer: Writer, options: Options, observers: Iterable[Observer]) ->
         stack.enter_context(observe_seams(writer, [*options.check, *(["watch"] if watched else [])]))
         if watched:
             watcher = Watcher(writer, options)
-            stack.enter_context(probes_to(watcher))
+            stack.enter_context(passing_probe_to(watcher))
             # First, so that a launch is named before a check has a chance to fail on it.
             observers = (watcher, *observers)
         yield observers

@@ -44,7 +44,7 @@ class Programs:
         self._writer = writer
         self._observers = observers
         self._lock = threading.Lock()
-        self._ids: dict[str, GraphId] = {}
+        self._ids: dict[object, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
 
     @contextmanager
@@ -67,8 +67,11 @@ class Programs:
         not_checked(self._writer, f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
 
     def _compiled(self, compile_: Compile) -> None:
+        key = compile_.key if compile_.key is not None else object()  # What has no key belongs to nothing else.
         with self._lock:
-            id_ = self._graph_id(compile_.key)
+            if key not in self._ids:
+                self._ids[key] = self._writer.new_graph()
+        id_ = self._ids[key]
         try:
             model = parse(compile_.source, mutated_arguments)
         except SyntaxError:
@@ -78,8 +81,7 @@ class Programs:
         computes: dict[int, tuple[Buffer, ...]] = {}
         for name, function in model.functions.items():
             if name in graphs:
-                found = buffers_of_launches(graphs[name].buffers, function)
-                computes.update({nth: tuple(buffers) for nth, buffers in found.items()})
+                computes |= buffers_of_launches(graphs[name].buffers, function)
         record = self._record(id_, compile_, model, graphs, computes)
         program = CompiledProgram(
             record=record,
@@ -91,7 +93,9 @@ class Programs:
         )
         self._writer.graph(record)
         self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
-        self._report_gaps(program)
+        for step in model.opaque():
+            where = f"graph {record.label}, wrapper line {step.line}"
+            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
         willing = tuple(o for o in self._observers if self._show(o, program))
         self._probe(program, compile_, willing)
 
@@ -112,13 +116,6 @@ class Programs:
             self._watch_failed(program, observer.name, e)
             return False
         return True
-
-    def _graph_id(self, key: str | None) -> GraphId:
-        if key is None:
-            return self._writer.new_graph()
-        if key not in self._ids:
-            self._ids[key] = self._writer.new_graph()
-        return self._ids[key]
 
     def _record(
         self,
@@ -152,12 +149,7 @@ class Programs:
     def _record_unreadable(self, id_: GraphId, compile_: Compile) -> None:
         name = self._writer.artifact(f"graph{id_}-{compile_.direction}.wrapper.txt", compile_.source)
         self._writer.graph(GraphRecord(id=id_, direction=compile_.direction, artifacts={"wrapper": name}))
-        self._writer.skipped(f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
-
-    def _report_gaps(self, program: CompiledProgram) -> None:
-        for step in program.model.opaque():
-            where = f"graph {program.record.label}, wrapper line {step.line}"
-            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+        not_checked(self._writer, f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
 
     def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
         """Put a ProbedProgram in the place of the generated module's `call`."""
@@ -187,7 +179,7 @@ class Programs:
                 observer.close()
             except Exception as e:  # the others are closed all the same
                 log.debug("%s failed to close", observer.name, exc_info=True)
-                self._writer.skipped(observer.name, f"torchsan failed: {_short(e)}")
+                not_checked(self._writer, observer.name, f"torchsan failed: {_short(e)}")
 
 
 def live_buffers(model: Program) -> Iterator[str]:

@@ -77,7 +77,7 @@ class CallWatch:
         """`launch` has run, and took so long. Comes before `repeatable`."""
 
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
-        """`launch` has run; until the next probe `again` runs it once more. Comes before `after`.
+        """`launch` has run; until the next statement `again` runs it once more. Comes before `after`.
 
         It runs on the same operands, or on those given by name, which must be laid out in the same way.
         """

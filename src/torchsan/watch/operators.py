@@ -19,6 +19,9 @@ from torchsan.torch_internals.seams import missing
 
 log = logging.getLogger(__name__)
 
+_NEW: Any = object()
+"""Stands where nothing is known yet."""
+
 Remember = bool | Callable[[], None]
 """Whether calls of a kind need not be looked at again; a function if it is to be called for each."""
 
@@ -156,37 +159,30 @@ class _Instrument:
         """Run a call that is to be looked at, `looking`; tell whether its like need not be looked at again."""
         if os.getpid() != self._pid:  # In a forked child nobody collects what is seen.
             return run(), True
-        watched = True
-        before = None
-        try:
-            with looking():
-                before = self._observer.before(call)
-        except FindingsError:
-            raise
-        except Exception as e:  # noqa: BLE001  # a check that fails ends the check, never the user's job
-            watched = False
-            self._failed(call, e)
+        before: Any = _NEW
+        remember: Remember = True
+        with self._reporting(call), looking():
+            before = self._observer.before(call)
         result = run()
-        if not watched:
-            return result, True
+        if before is not _NEW:
+            with self._reporting(call), looking():
+                remember = self._observer.after(call, before, result)
+        return result, remember
+
+    @contextmanager
+    def _reporting(self, call: OperatorCall) -> Iterator[None]:
+        """A check that fails ends the check, never the user's job; only a finding may."""
         try:
-            with looking():
-                return result, self._observer.after(call, before, result)
+            yield
         except FindingsError:
             raise
-        except Exception as e:  # noqa: BLE001  # as above
-            self._failed(call, e)
-            return result, True
-
-    def _failed(self, call: OperatorCall, error: Exception) -> None:
-        log.debug("looking at %s failed", call.overload, exc_info=True)
-        self._observer.failed(call, error)
+        except Exception as e:
+            log.debug("looking at %s failed", call.overload, exc_info=True)
+            self._observer.failed(call, e)
 
 
 _MOST = {True: 100, False: 1000}
 """How many kinds of arguments of an operator of PyTorch's own (True), or of another one, are looked at."""
-
-_NEW: Any = object()
 
 
 class _Operator:

@@ -27,14 +27,14 @@ INPUTS, OUTPUTS, PROBE = "(inputs)", "(outputs)", "(probe)"
 
 
 class Watcher(Observer):
-    """Watches every call of every compiled program, and every probe."""
+    """Watches every call of every compiled program, and every value that passes `torchsan.probe`."""
 
     name = "watch"
 
     def __init__(self, writer: Writer, options: Options) -> None:
         self._writer = writer
         self._calls: Counter[tuple[int, str]] = Counter()
-        self._probes: Counter[str] = Counter()
+        self._passed: Counter[str] = Counter()
         self._plans: dict[int, _Plan] = {}
         self._lock = threading.Lock()
         self.selects = options.selects
@@ -61,8 +61,8 @@ class Watcher(Observer):
         if not (self.selects(name) or self.selects(PROBE)):
             return
         with self._lock:
-            nth = self._probes[name]
-            self._probes[name] += 1
+            nth = self._passed[name]
+            self._passed[name] += 1
         watched = Watched(graph=None, direction=None, call=nth, launch=None, kernel=PROBE, phase="after", name=name)
         if self.names_only:
             self.sink.launch(watched)
@@ -70,8 +70,8 @@ class Watcher(Observer):
             self.sink.value(watched, value)
 
     def failed(self, error: Exception) -> None:
-        """Probes cannot be seen."""
-        not_checked(self._writer, "probes", f"cannot be seen: {error}")
+        """What passes `torchsan.probe` cannot be seen."""
+        not_checked(self._writer, "torchsan.probe", f"cannot be seen: {error}")
 
     def close(self) -> None:
         """Write what is still under way."""
@@ -203,7 +203,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def probes_to(watcher: Watcher) -> Iterator[None]:
+def passing_probe_to(watcher: Watcher) -> Iterator[None]:
     """Send what passes `torchsan.probe` to the watcher while the context lasts, if the program uses it at all."""
 
     def listen(module: Any) -> None:

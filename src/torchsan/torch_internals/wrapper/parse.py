@@ -7,6 +7,7 @@ and launched. Only the grammar of that source is known here; nothing is imported
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from collections.abc import Callable, Iterable
 
@@ -54,20 +55,10 @@ class Variables:
         self._inherited: set[str] = set()
         self._whole: dict[str, str] = {}
 
-    def copy(self) -> Variables:
-        """Return the same knowledge, to go another way with."""
-        twin = Variables(())
-        twin.tensors, twin._numbers = set(self.tensors), set(self._numbers)
-        twin._written, twin._inherited, twin._whole = set(self._written), set(self._inherited), dict(self._whole)
-        return twin
-
     def join(self, other: Variables) -> None:
         """Two ways meet again: what either knows may hold."""
-        self.tensors |= other.tensors
-        self._numbers |= other._numbers
-        self._written |= other._written
-        self._inherited |= other._inherited
-        self._whole |= other._whole
+        for name, known in vars(other).items():
+            vars(self)[name] |= known
 
     def allocate(self, name: str) -> None:
         """`name` is new memory."""
@@ -282,7 +273,7 @@ class _FunctionParser:
 
     def _branches(self, node: ast.If | ast.While | ast.For) -> tuple[Step, ...]:
         """Both ways, each from where they part: what one of them deletes, the other still has."""
-        before = self._variables.copy()
+        before = copy.deepcopy(self._variables)
         steps = self._block(node.body)
         one, self._variables = self._variables, before
         steps += self._block(node.orelse)
