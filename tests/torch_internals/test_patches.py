@@ -94,3 +94,11 @@ def test_threads_may_import_meanwhile() -> None:
         thread.join()
     own.restore()
     assert sys.modules["drifting"].Scheduler().run(3) == 3
+
+
+def test_what_is_replaced_is_not_taken_for_another_pytorch() -> None:
+    own = Patches(_raise)
+    own.replace("drifting", "Scheduler.run", lambda original: lambda *other_parameters: original(*other_parameters))
+    importlib.import_module("drifting")
+    assert seams.problem(seams.SEAMS[0]) is None
+    own.restore()

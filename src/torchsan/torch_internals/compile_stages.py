@@ -44,25 +44,18 @@ class Part:
         self.backward = Trail()
         self.forward_outputs = 0
         """How many of the joint graph's outputs are those of the forward."""
-        self._overrides: dict[int, Override] = {}
+        self.overrides: dict[int, Override] = {}
+        """What runs in the place of the compiled graphs, by thread."""
 
     @contextmanager
     def overridden(self, by: Override) -> Iterator[None]:
         """On this thread, run `by` in the place of the compiled graphs."""
         thread = threading.get_ident()
-        self._overrides[thread] = by
+        self.overrides[thread] = by
         try:
             yield
         finally:
-            del self._overrides[thread]
-
-    def run(self, direction: Direction, compiled: Callable[..., Any], boxed: bool, args: list[Any]) -> Any:
-        override = self._overrides.get(threading.get_ident()) if self._overrides else None
-        if override is not None:
-            given = list(args)
-            args.clear()
-            return override(direction, given)
-        return compiled(args) if boxed else compiled(*args)
+            del self.overrides[thread]
 
 
 class CompileStages:
@@ -166,6 +159,8 @@ def _entry(
     stages: CompileStages, compiled: Any, built: Callable[[CompileStages], None], failed: Callable[[Exception], None]
 ) -> Callable[..., Any]:
     """Return what Dynamo calls in the place of `compiled`: one branch more, unless someone looks on."""
+    if missing("stages"):  # Whoever watches the seams says so.
+        return compiled  # type: ignore[no-any-return]  # Dynamo checks that it is callable
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
     # As Dynamo does with what a backend returned, which it cannot see behind our function.
@@ -175,8 +170,6 @@ def _entry(
         if compiled is not lazy and getattr(compiled, "__name__", "") == "_lazy_forward":
             compiled = lazy.forward
     stages.compiled = compiled
-    if missing("stages"):  # Whoever watches the seams has said so.
-        return compiled  # type: ignore[no-any-return]  # Dynamo checks that it is callable
     try:
         built(stages)
     except Exception as e:
@@ -248,7 +241,13 @@ class _Switch:
         self._boxed = bool(getattr(compiled, "_boxed_call", False))
 
     def __call__(self, args: list[Any]) -> Any:
-        return self._part.run(self._direction, self._compiled, self._boxed, args)
+        overrides = self._part.overrides
+        override = overrides.get(threading.get_ident()) if overrides else None
+        if override is not None:
+            given = list(args)
+            args.clear()
+            return override(self._direction, given)
+        return self._compiled(args) if self._boxed else self._compiled(*args)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._compiled, name)

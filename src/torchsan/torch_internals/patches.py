@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from torchsan.torch_internals.seams import SEAMS, called, missing, problem
@@ -80,7 +80,10 @@ class Patches:
             with self._lock:
                 inherited = last not in vars(owner)
                 original = getattr(owner, last) if inherited else vars(owner)[last]
-                setattr(owner, last, make(original))
+                made = make(original)
+                if isinstance(made, FunctionType):
+                    vars(made)["__wrapped__"] = original  # Where `problem` finds the signature that PyTorch has.
+                setattr(owner, last, made)
                 self._undo.append(lambda: delattr(owner, last) if inherited else setattr(owner, last, original))
 
         self.when_imported(module, act)
