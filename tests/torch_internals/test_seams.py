@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from torchsan.torch_internals.seams import SEAMS, USERS, Seam, missing, problem
+from torchsan.torch_internals.patches import missing, problem
+from torchsan.torch_internals.seams import SEAMS, USERS, Seam
 
 
 def seam(name: str, *parameters: str, module: str = "made_up_torch") -> Seam:

@@ -24,7 +24,8 @@ from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
-from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, missing, torch_version
+from torchsan.torch_internals.patches import missing
+from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, torch_version
 
 _LOW_DISK = 2 * 2**30
 _PROGRAM = """

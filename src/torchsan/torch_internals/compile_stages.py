@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchsan.records import Direction, Stage
-from torchsan.torch_internals.patches import Patches
-from torchsan.torch_internals.seams import missing
+from torchsan.torch_internals.patches import Patches, missing
 from torchsan.torch_internals.snapshots import Following, Trail, watch_passes
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import UnsupportedTorchError
 from torchsan.torch_internals.compiles import LoweredGraph, lowered_graphs
-from torchsan.torch_internals.patches import Patches
-from torchsan.torch_internals.seams import missing
+from torchsan.torch_internals.patches import Patches, missing
 
 if TYPE_CHECKING:
     import torch.fx

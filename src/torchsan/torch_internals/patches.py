@@ -1,4 +1,4 @@
-"""Attaches to modules and detaches again: seams replaced, now or when their module is imported, and put back.
+"""Attaches to modules and detaches again: seams looked for, replaced when their module is imported, and put back.
 
 Importing this module imports no torch: a program that never compiles does not pay for the compiler.
 """
@@ -8,17 +8,81 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import inspect
 import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torchsan.torch_internals.seams import SEAMS, called, missing, problem
+from torchsan.torch_internals.seams import SEAMS, Seam, called, torch_version
 
 log = logging.getLogger(__name__)
+
+
+def problem(seam: Seam) -> str | None:
+    """Return what this PyTorch lacks of a seam; None if it is there, or if its module is not imported yet."""
+    module = sys.modules.get(seam.module)
+    if module is None:
+        return None if _exists(seam.module) else f"PyTorch {torch_version()} has no module {seam.module}"
+    owner: Any = module
+    *outer, last = seam.name.split(".")
+    for part in outer:
+        owner = getattr(owner, part, None)
+    found = getattr(owner, last, None)
+    if owner is None or not (hasattr(owner, last) or (isinstance(owner, type) and _sets(owner, last))):
+        return f"PyTorch {torch_version()} has no {seam}"
+    if seam.parameters is None:
+        return None
+    try:
+        actual = tuple(inspect.signature(found).parameters) if callable(found) else ()
+    except (ValueError, TypeError):
+        return None  # Written in C: nothing tells.
+    if _fits(seam.parameters, actual):
+        return None
+    return f"PyTorch {torch_version()} has {seam}({', '.join(actual)}), not ({', '.join(seam.parameters)})"
+
+
+def _fits(wanted: tuple[str, ...], actual: tuple[str, ...]) -> bool:
+    if wanted[:1] == ("*",):
+        return set(wanted[1:]) <= set(actual)
+    if wanted[-1:] == ("...",):
+        return actual[: len(wanted) - 1] == wanted[:-1]
+    return actual == wanted
+
+
+def _sets(owner: type, name: str) -> bool:
+    """Whether objects of a class have the attribute: it is declared, or a method of the class names it."""
+    for cls in owner.__mro__:
+        if name in vars(cls).get("__annotations__", {}) or name in vars(cls).get("__slots__", ()):
+            return True
+        functions = (getattr(value, "__wrapped__", value) for value in vars(cls).values())
+        if any(isinstance(c := getattr(f, "__code__", None), CodeType) and name in c.co_names for f in functions):
+            return True
+    return False
+
+
+def _exists(module: str) -> bool:
+    """Whether a module that is not imported can be; as far as that can be told without an import."""
+    parent = module.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return _exists(parent)
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def missing(user: str, module: str | None = None) -> list[str]:
+    """Why the check `user` cannot work in this process: a reason for each seam that it needs and that is missing.
+
+    With `module`, only the seams of that.
+    """
+    seams = [seam for seam in SEAMS if user in seam.users and (module is None or seam.module == module)]
+    return [f"{why}, which it needs to {seam.to}" for seam in seams if (why := problem(seam)) is not None]
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
-from torchsan.torch_internals.seams import called, missing
+from torchsan.torch_internals.patches import missing
+from torchsan.torch_internals.seams import called
 from torchsan.torch_internals.wrapper import Launch, Program, parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
 from torchsan.torch_internals.wrapper.model import Alias, Liveness
@@ -96,19 +97,20 @@ class Programs:
         for step in model.opaque():
             where = f"graph {record.label}, wrapper line {step.line}"
             self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
-        willing = tuple(o for o in self._observers if self._show(o, program))
+        willing = tuple(o for o in self._able() if self._show(o, program))
         self._probe(program, compile_, willing)
 
-    def _show(self, observer: Observer, program: CompiledProgram) -> bool:
-        """Show a program to an observer; one that fails on it does not see its calls, and the others do.
-
-        A check that needs what this PyTorch lacks sees none.
-        """
-        user = observer.name.removesuffix(" check")
-        if reasons := missing(user):
+    def _able(self) -> list[Observer]:
+        """The observers without the checks that need what this PyTorch lacks."""
+        users = {observer: observer.name.removesuffix(" check") for observer in self._observers}
+        lacking = {user: reasons for user in users.values() if (reasons := missing(user))}
+        for user, reasons in lacking.items():
             for reason in reasons:
                 not_checked(self._writer, called(user), reason)
-            return False
+        return [observer for observer, user in users.items() if user not in lacking]
+
+    def _show(self, observer: Observer, program: CompiledProgram) -> bool:
+        """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
         try:
             observer.compiled(program)
         except Exception as e:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchsan.errors import FindingsError
-from torchsan.torch_internals.patches import Patches
-from torchsan.torch_internals.seams import missing
+from torchsan.torch_internals.patches import Patches, missing
 
 log = logging.getLogger(__name__)
 
