@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
     from torchsan.torch_internals import Buffer, LoweredGraph
 
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
+# Where torch is found, not where packages are installed: an environment may borrow it from another one.
+_TORCH = importlib.util.find_spec("torch")
+_NOT_THE_USERS = (
+    f"{Path(__file__).parents[1]}{os.sep}",
+    *(f"{folder}{os.sep}" for folder in (_TORCH.submodule_search_locations or () if _TORCH is not None else ())),
 )
 
 
