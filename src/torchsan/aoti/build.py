@@ -165,7 +165,7 @@ def aot_compile(
     import torch
     from torch.export import ExportedProgram
 
-    from torchsan.torch_internals.aoti import build_package
+    from torchsan.torch_internals.inductor import build_package
 
     options = _options(watch, kernels, when)
     given: object = exported_program

@@ -56,8 +56,8 @@ def main() -> None:
 
     import torch
 
-    from torchsan.torch_internals.aoti import load_package
-    from torchsan.torch_internals.dispatch import flatten, unflatten_call
+    from torchsan.torch_internals.inductor import load_package
+    from torchsan.torch_internals.operators import flatten, unflatten_call
 
     for module in request["loads"]:
         importlib.import_module(module)

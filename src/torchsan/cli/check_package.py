@@ -138,7 +138,7 @@ def _load(file: Path) -> ExportedProgram:
 
 def _inputs(program: ExportedProgram, file: Path | None) -> list[Any]:
     """The leaves of the arguments: those of the file, or the ones that the program was exported with."""
-    from torchsan.torch_internals.dispatch import flatten
+    from torchsan.torch_internals.operators import flatten
 
     if file is None:
         if program.example_inputs is None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torchsan.torch_internals.operators import transforms_active
+
 _listener: Callable[[str, torch.Tensor], None] | None = None
 """Who is told what passes a probe. Set while a session watches; None otherwise, and then a probe does nothing."""
 
@@ -64,7 +66,7 @@ class _Boundary(torch.autograd.Function):
 
 def _boundary(x: torch.Tensor, name: str | None) -> torch.Tensor:
     # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
-    if torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() and not transforms_active():
         return _Boundary.forward(x, name)
     result: torch.Tensor = _Boundary.apply(x, name)  # type: ignore[no-untyped-call]  # torch has no type for it
     return result

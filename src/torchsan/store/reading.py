@@ -148,7 +148,7 @@ def _dense(record: DenseRecord, device: torch.device, fetch: Callable[[BlobRef],
     tensor.set_(fetch(record.blob), record.start, record.shape, record.stride)
     if record.conj:
         tensor = tensor.conj()
-    return torch._neg_view(tensor) if record.neg else tensor
+    return torch.ops.aten._neg_view.default(tensor) if record.neg else tensor
 
 
 def _sparse(record: SparseRecord, device: torch.device, fetch: Callable[[BlobRef], UntypedStorage]) -> torch.Tensor:

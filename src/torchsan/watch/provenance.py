@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Iterable, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from torchsan.graphs.nodes import NOT_THE_USERS
@@ -19,20 +20,17 @@ _HIDDEN = (*NOT_THE_USERS, "<")
 
 def caller() -> tuple[SourceLine, ...]:
     """The innermost line outside torch and torchsan on this thread's stack; empty if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_HIDDEN) and "/torchinductor_" not in file:
             code = linecache.getline(file, frame.f_lineno).strip()
             return (SourceLine(file=file, line=frame.f_lineno, code=code),)
-        next_frame = frame.f_back
-        if next_frame is None:
-            break
-        frame = next_frame
+        frame = frame.f_back
     return ()
 
 
-def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
+def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, tuple[Buffer, ...]]:
     """Return, for each launch by its number, the buffers it computes, also those that never leave the kernel.
 
     Launches follow the order of Inductor's schedule, one launch a run of it; so each buffer belongs to the first
@@ -58,7 +56,7 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
             removed.append(buffer)
     if removed and launches:
         result[launches[position].nth] += removed
-    return result
+    return {nth: tuple(found) for nth, found in result.items()}
 
 
 def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
@@ -76,11 +74,7 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
     """
     launches = function.launches()
     buffers = {b.name: b for launch in launches for b in computes.get(launch.nth, ())}
-    items = {
-        s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source
-        for s in function.walk()
-        if isinstance(s, Alias) and not s.reused and s.source in {launch.result for launch in launches}
-    }
+    items = _items(function)
     last: dict[str, int] = {}
     for launch in launches:
         last |= {b.storage: launch.nth for b in computes.get(launch.nth, ())}
@@ -93,6 +87,13 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
         if buffer is not None and node is not None and not buffer.removed:
             settled.setdefault(nth, {})[items.get(storage, storage)] = node
     return settled
+
+
+def _items(function: Function) -> dict[str, str]:
+    """How each variable that is one of several results of a launch is called in terms of those: `buf0[1]`."""
+    results = {launch.result for launch in function.launches()}
+    aliases = [s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results]
+    return {s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source for s in aliases}
 
 
 def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:

@@ -10,6 +10,7 @@ from torchsan.errors import FindingsError, SessionError
 from torchsan.recording import Recorder
 from torchsan.records import Coverage, Finding, Severity
 from torchsan.torch_internals import check_version
+from torchsan.watch import observe_seams
 from torchsan.watch.compiled import observe_programs
 from torchsan.watch.operators import observe_operators
 
@@ -54,6 +55,7 @@ class CrossReference:
             raise SessionError("this crossref() was used already; make a new one", slug="nested-session")
         check_version()
         with ExitStack() as stack:
+            stack.enter_context(observe_seams(self._memory, ("metadata",)))
             stack.enter_context(observe_programs(self._memory, (check,)))
             stack.enter_context(observe_operators(check))
             self._stack = stack.pop_all()

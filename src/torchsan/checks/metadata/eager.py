@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import ALL_FIELDS, Difference, compare_results
 from torchsan.checks.metadata.exhibit import exhibit_of_call, render_call
@@ -36,7 +35,7 @@ from torchsan.checks.metadata.reports import (
 from torchsan.recording import Recorder
 from torchsan.records import GraphRef, SourceLine, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
-from torchsan.torch_internals.operators import is_own, undisturbed
+from torchsan.torch_internals.operators import is_own, map_tensors, undisturbed
 from torchsan.watch.operators import OperatorCall
 from torchsan.watch.provenance import caller
 
@@ -96,7 +95,7 @@ def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
     with undisturbed(), torch.random.fork_rng(devices=[]):
-        copies_args, copies_kwargs = pytree.tree_map_only(torch.Tensor, copy, (args, kwargs))
+        copies_args, copies_kwargs = map_tensors(copy, (args, kwargs))
         private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
         before = [bits(i.tensor) for i in private]
         try:

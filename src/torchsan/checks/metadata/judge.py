@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves, tensors_in
-from torchsan.torch_internals.operators import undisturbed
+from torchsan.torch_internals.operators import has_storage, undisturbed
 
 _EMPTY = b""
 
@@ -30,7 +30,7 @@ def bits(t: torch.Tensor) -> bytes:
     if t.is_conj():
         t = t.conj()
     if t.is_neg():
-        t = torch._neg_view(t)
+        t = torch.ops.aten._neg_view.default(t)
     if not t.is_contiguous() or t.device.type != "cpu":
         # A copy of the elements as raw words, so that none is rounded or normalised on the way.
         t = t.view(_WORDS.get(t.element_size(), t.dtype)).contiguous().cpu()
@@ -229,4 +229,4 @@ def _overlap(one: Facts, other: Facts) -> bool:
 
 
 def _readable(t: torch.Tensor) -> bool:
-    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and torch._C._has_storage(t)
+    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and has_storage(t)

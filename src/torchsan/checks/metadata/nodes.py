@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import compare_results, tensors_in
 from torchsan.checks.metadata.eager import EagerJudge, Place, enter_place, leave_place
@@ -28,7 +27,16 @@ from torchsan.graphs.nodes import source_lines
 from torchsan.recording import Recorder
 from torchsan.records import Kind, Stage
 from torchsan.torch_internals.fakes import symbol_value
-from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order, is_own, storage_key, undisturbed
+from torchsan.torch_internals.operators import (
+    draws_random_numbers,
+    has_storage,
+    is_higher_order,
+    is_own,
+    map_tensors,
+    overlaps_itself,
+    storage_key,
+    undisturbed,
+)
 from torchsan.watch.observer import CompiledProgram
 from torchsan.watch.operators import OperatorCall
 
@@ -37,7 +45,7 @@ log = logging.getLogger(__name__)
 
 def private_copy(arguments: Any) -> Any:
     """The same arguments, each tensor among them with its elements, strides and offset in a storage of its own."""
-    return pytree.tree_map_only(torch.Tensor, _copy, arguments)
+    return map_tensors(_copy, arguments)
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
@@ -46,7 +54,7 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
     length = t.untyped_storage().nbytes() // t.element_size()
     base = torch.empty_strided((length,), (1,), dtype=t.dtype, device=t.device)
     twin = base.as_strided(t.shape, t.stride(), t.storage_offset())
-    if torch._debug_has_internal_overlap(t):  # Elements that share memory cannot be written each by itself.
+    if overlaps_itself(t):  # Elements that share memory cannot be written each by itself.
         base.copy_(t.detach().as_strided((length,), (1,), 0))
     else:
         twin.copy_(t.detach())
@@ -273,4 +281,4 @@ _STAGE = Stage.POST_GRAD_PASSES
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
-    return {storage_key(t) for t in tensors if t.layout is torch.strided and torch._C._has_storage(t)}
+    return {storage_key(t) for t in tensors if t.layout is torch.strided and has_storage(t)}

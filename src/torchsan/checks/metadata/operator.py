@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import Difference, compare_results, leaves
 from torchsan.checks.metadata.crossref import crossref
@@ -19,7 +18,7 @@ from torchsan.checks.metadata.reports import mismatch_report
 from torchsan.recording import Recorder
 from torchsan.records import Finding, Severity, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
-from torchsan.torch_internals.operators import decomposition, undisturbed
+from torchsan.torch_internals.operators import decomposition, map_tensors, undisturbed
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the named arguments of one call."""
@@ -117,7 +116,7 @@ def _random(overload: Any) -> bool:
 
 
 def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference]:
-    exact_args, exact_kwargs = pytree.tree_map_only(torch.Tensor, _exact, (args, kwargs))
+    exact_args, exact_kwargs = map_tensors(_exact, (args, kwargs))
     expected = overload(*exact_args, **exact_kwargs)
     actual = function(*exact_args, **exact_kwargs)
     if actual is NotImplemented:
@@ -227,12 +226,12 @@ def _each(samples: list[Sample], call: Callable[..., Any]) -> None:
 
 def _functionalized(overload: Any) -> Callable[..., Any]:
     def functionalized(*args: Any, **kwargs: Any) -> Any:
-        flat, tree = pytree.tree_flatten((args, kwargs))
-        tensors = [v for v in flat if isinstance(v, torch.Tensor)]
+        tensors: list[torch.Tensor] = []
+        map_tensors(tensors.append, (args, kwargs))
 
         def call(*inner: torch.Tensor) -> Any:
             rest = iter(inner)
-            a, k = pytree.tree_unflatten([next(rest) if isinstance(v, torch.Tensor) else v for v in flat], tree)
+            a, k = map_tensors(lambda _: next(rest), (args, kwargs))
             return overload(*a, **k)
 
         return torch.func.functionalize(call)(*tensors)

@@ -14,7 +14,7 @@ from torchsan.records import Finding, Severity, SourceLine, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
 from torchsan.reference.calls import Circumstances, Computing, Results, share_memory
 from torchsan.reference.judge import Outcome
-from torchsan.torch_internals.dispatch import flatten
+from torchsan.torch_internals.operators import flatten
 
 
 class Eager:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphRef
-from torchsan.watch.observer import CompiledProgram, Observer
-from torchsan.watch.stages import observe_stages
+from torchsan.torch_internals.compile_stages import observe_compile_stages
+from torchsan.watch.compiled import graph_record
+from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 
 if TYPE_CHECKING:
     import torch.fx
@@ -33,7 +34,7 @@ class StagesCheck(Observer):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        with observe_stages(self._built, self._failed):
+        with observe_compile_stages(self._built, self._failed):
             yield
 
     def compile(self, backend: str, gm: torch.fx.GraphModule, compile_: Callable[[], Any]) -> Callable[..., Any]:
@@ -75,12 +76,10 @@ class StagesCheck(Observer):
 
     def _record(self, ladder: CompileStages, refs: dict[Direction, GraphRef]) -> None:
         """A graph of another backend than Inductor is a graph of the run too."""
-        from torchsan.watch.stages import graph_record
-
         record = graph_record(self._writer, ladder)
         self._writer.graph(record)
         refs[record.direction] = GraphRef(id=record.id, direction=record.direction)
 
     def _failed(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        self._writer.skipped("the stages of a compile", f"could not be observed: {text}")
+        not_checked(self._writer, "the stages of a compile", f"could not be observed: {text}")

@@ -15,8 +15,8 @@ import torch.fx
 
 import torchsan
 import torchsan.checks
-from tests.instruments.counting import count_kernels, generated_modules
 from tests.models import MODELS, step
+from tests.watch.counting import count_kernels, generated_modules
 from torchsan.recording import Reader
 from torchsan.records import Watched
 from torchsan.report.values import watched_values

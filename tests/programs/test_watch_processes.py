@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import torchsan
-from tests.instruments.programs import CRASH, LOOP
+from tests.programs.ending_badly import CRASH, LOOP
 from torchsan.recording import Reader
 from torchsan.report.values import watched_values
 

@@ -220,3 +220,25 @@ def test_partitions_are_calls_and_devices_are_no_steps() -> None:
     assert streams == ["stream0", "stream0"]
     # The only statement that is not known: a kernel that nothing defines.
     assert [s.text.split("(")[0] for s in program.opaque()] == ["cuda_fused_gemm_4.cuda_fused_gemm_4"]
+
+
+def test_what_newer_versions_assert_is_no_step() -> None:
+    function = body("assert_tensor_metadata(a, (4,), (1,), torch.float32, 'cpu', 'input')\nreturn (a, )")
+    assert function.walk() == (Return(names=("a",), line=5),)
+
+
+def test_the_way_that_a_condition_takes_is_a_number() -> None:
+    function = body(
+        """
+buf2_selector = int(a.item())
+if buf2_selector == 0:
+    torch.ops.aten.sin_.default(b)
+else:
+    torch.ops.aten.cos_.default(b)
+buf3 = torch.ops.aten.full.default([buf2_selector], 1)
+"""
+    )
+    steps = function.walk()
+    assert steps[0] == Bind(name="buf2_selector", line=4)
+    assert not [s for s in steps if isinstance(s, Opaque)]
+    assert launch(function, "torch.ops.aten.full.default").operands == ("buf2_selector",)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.instruments.made_up import SOURCE, entry, program
+from tests.watch.made_up import SOURCE, entry, program
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader, Writer
 from torchsan.records import Watched

@@ -13,7 +13,7 @@ import torch
 import torch._inductor.config
 from torch._higher_order_ops import while_loop
 
-from tests.instruments.counting import count_kernels, generated_modules
+from tests.watch.counting import count_kernels, generated_modules
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
 from torchsan.records import Watched
