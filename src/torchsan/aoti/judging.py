@@ -13,7 +13,7 @@ import torch
 from torchsan.aoti.convert import saved_tensor
 from torchsan.aoti.log import Launched, Seen, read_description, read_launches
 from torchsan.aoti.process import constants_of
-from torchsan.checks.exhibits import Build
+from torchsan.checks.collector import Build
 from torchsan.checks.values.findings import pattern_of
 from torchsan.checks.values.plan import plan
 from torchsan.checks.values.watch import ValuesWatch

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
 from torchsan.records import Given, OperatorCall
+
+Keep = Callable[[str, torch.Tensor], str | None]
+"""Stores a tensor; returns the name it got, or None if it is too large."""
 
 
 class Unrepresentable(Exception):

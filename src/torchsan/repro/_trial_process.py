@@ -75,15 +75,10 @@ def once() -> None:
 
 
 def _import_all() -> None:
-    for name in (
-        "torch",
-        "torchsan.session",
-        "torchsan.checks.values.watch",
-        "torchsan.checks.stages.watch",
-        "torchsan.checks.memory.watch",
-        "torchsan.checks.metadata.eager",
-        "torchsan.repro.evaluate",
-    ):
+    from torchsan.checks import REGISTRY
+
+    watches = [f"torchsan.checks.{check}.watch" for check in REGISTRY]
+    for name in ("torch", "torchsan.session", *watches, "torchsan.repro.evaluate"):
         importlib.import_module(name)
     from torchsan.torch_internals.inductor import warm_compiler
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torchsan._version import __version__
+from torchsan.checks import REGISTRY, Reproduction
 from torchsan.recording import Manifest
-from torchsan.records import Check, Exhibit, Finding
+from torchsan.records import Exhibit, Finding
 from torchsan.report.tables import count
 from torchsan.repro.script_assertions import shows_by_itself
 from torchsan.repro.verify import Verdict
@@ -34,7 +35,7 @@ def readme(
     if evidence:
         lines += ["```text", *evidence, "```", ""]
     lines += ["## How to run", "", "```sh", "python repro.py          # fails"]
-    if finding.check is not Check.METADATA:
+    if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         lines.append("python repro.py eager    # passes: nothing is compiled")
     if not shows_by_itself(finding):
         lines[-2:] = [f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"]

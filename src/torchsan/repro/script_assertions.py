@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchsan.records import Check, Exhibit, Finding, Kind
+from torchsan.checks import REGISTRY, Reproduction
+from torchsan.records import Exhibit, Finding, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ def shows_by_itself(finding: Finding) -> bool:
 
 def ending(exhibit: Exhibit, finding: Finding) -> Ending:
     """Return the ending for a finding."""
-    if finding.check is Check.METADATA:
+    if REGISTRY[finding.check].reproduction is Reproduction.OPERATOR:
         match finding.kind:
             case Kind.UNDECLARED_MUTATION:
                 return _mutation()

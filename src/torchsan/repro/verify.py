@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchsan.checks import REGISTRY, Reproduction
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, finalize
-from torchsan.records import Check, Finding
+from torchsan.records import Finding
 from torchsan.repro.exhibits import Loads
 from torchsan.repro.oracle import find_same
 from torchsan.repro.script_assertions import shows_by_itself
@@ -60,7 +61,7 @@ def verify(
             alone = pool.submit(_fails_alone, here / "alone", zygote, limit) if shows_by_itself(finding) else None
             ask = zygote.ask if alone is not None else _anew
             same = pool.submit(_under_torchsan, here / "same", finding, checks, loads, ask, limit)
-            compiled = finding.check is not Check.METADATA
+            compiled = REGISTRY[finding.check].reproduction is Reproduction.COMPILED
             eager = pool.submit(_passes_eagerly, here / "eager", zygote, limit) if compiled else None
         recording = here / "same" / "recording"
         if recording.is_dir():

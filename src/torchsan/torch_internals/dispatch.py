@@ -21,6 +21,11 @@ def flatten(tree: Any) -> list[Any]:
     return list(_pytree.tree_leaves(tree))
 
 
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """The same nested value with what `function` makes of each tensor in its place, in the order of `flatten`."""
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
+
+
 def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of an exported program from their leaves, as it was exported with."""
     args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)

@@ -24,6 +24,28 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether there is memory behind a tensor: not behind one of a subclass that wraps others, or a sparse one."""
+    import torch
+
+    return torch._C._has_storage(tensor)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements of a tensor share memory, or may."""
+    import torch
+
+    return bool(torch._debug_has_internal_overlap(tensor))
+
+
+def as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as they lie in memory, without the conjugation or negation that is left to do."""
+    import torch
+
+    tensor = tensor.conj() if tensor.is_conj() else tensor
+    return torch._neg_view(tensor) if tensor.is_neg() else tensor
+
+
 class StorageRef:
     """Refers to a tensor's storage and does not keep its memory. No other storage gets its key while this exists."""
 

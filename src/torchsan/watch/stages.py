@@ -10,7 +10,7 @@ from torchsan.records import Direction, GraphRecord
 from torchsan.torch_internals.compile_stages import CompileStages, observe_compile_stages
 
 if TYPE_CHECKING:
-    from torchsan.recording import Writer
+    from torchsan.recording import Recorder
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def observe_stages(built: Callable[[CompileStages], None], failed: Callable[[Exc
         yield
 
 
-def graph_record(writer: Writer, ladder: CompileStages) -> GraphRecord:
+def graph_record(writer: Recorder, ladder: CompileStages) -> GraphRecord:
     """Describe a graph that another backend than Inductor compiled: it has no kernels that anyone could see."""
     id_ = writer.new_graph()
     graph = ladder.dynamo.snapshots[0].graph

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
+from torchsan.checks.collector import Collector
 from torchsan.checks.memory.contents import Contents
 from torchsan.checks.memory.exhibit import CallInputs
-from torchsan.checks.memory.findings import Reporter
-from torchsan.checks.memory.guards import GuardRegistry, guarded
+from torchsan.checks.memory.findings import CallFindings, elements
 from torchsan.checks.memory.initialisation import Initialisation
 from torchsan.checks.memory.lifetimes import Lifetimes
+from torchsan.checks.memory.patterns import Damage, Guard, GuardRegistry, guarded
 from torchsan.checks.memory.plan import MemoryPlan
-from torchsan.checks.memory.storages import Figures, Origin, StorageTable
+from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
-from torchsan.recording import Writer
+from torchsan.records import Kind
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
@@ -28,27 +28,27 @@ class MemoryWatch(CallWatch):
 
     def __init__(
         self,
-        writer: Writer,
-        reporter: Reporter,
+        collector: Collector,
         program: CompiledProgram,
         plan: MemoryPlan,
         call: int,
         registry: GuardRegistry | None,
     ) -> None:
-        self._writer = writer
-        self._reporter = reporter
+        self._recorder = collector.recorder
         self._program = program
         self._plan = plan
         self._call = call
         self._registry = registry
-        self._ledger = StorageTable()
+        self._table = StorageTable()
         self._figures = Figures(plan)
-        # No method of this object: it would be a cycle, and what a call leaves would wait for the garbage collector.
         self._given = CallInputs(program)
-        report = partial(reporter.report, program, plan, self._given)
-        self._lifetimes = Lifetimes(self._ledger, plan, self._figures, report)
-        self._initialisation = Initialisation(self._ledger, plan, report) if registry is not None else None
-        self._contents = Contents(self._ledger, plan, report) if registry is not None else None
+        # The parts know each other and not this object: in a cycle what a call leaves would wait for the garbage
+        # collector.
+        findings = self._findings = CallFindings(collector, program, plan, self._given)
+        self._lifetimes = Lifetimes(self._table, plan, self._figures, findings)
+        self._initialisation = Initialisation(self._table, plan, findings) if registry is not None else None
+        self._contents = Contents(self._table, plan, findings) if registry is not None else None
+        self._guards: dict[Block, Guard] = {}
         self._checked: set[str] = set()
         self._last = -1
 
@@ -58,8 +58,10 @@ class MemoryWatch(CallWatch):
         for name, value in inputs.items():
             self._lifetimes.bound(function, name, value, Origin.GIVEN)
             if self._registry is not None:
-                for block in self._ledger.find(function, name):
-                    block.guard = block.guard or self._registry.find(block.pointer)
+                for block in self._table.find(function, name):
+                    guard = self._registry.find(block.pointer)
+                    if guard is not None:
+                        self._guards.setdefault(block, guard)
         if function != "call" and self._contents is not None:
             # A subgraph may write what it is given; what it is called with is not followed into it.
             self._contents.forget_all()
@@ -73,7 +75,7 @@ class MemoryWatch(CallWatch):
                 value, guard = guarded(value)
             block = self._lifetimes.allocated(function, step.name, value)
             if block is not None and guard is not None and self._initialisation is not None:
-                block.guard = guard
+                self._guards[block] = guard
                 self._initialisation.allocated(block, step.name, value)
         self._figures.step(step.line)
         return value
@@ -126,14 +128,14 @@ class MemoryWatch(CallWatch):
             self._contents.forget_all()
         if function == "call":
             self._lifetimes.count_returned(outputs, self._program.results)
-        for block in self._ledger.holding(outputs):
-            if self._registry is not None and block.guard is not None:
-                self._registry.add(block.pointer, block.guard)
+        for block in self._table.holding(outputs):
+            if self._registry is not None and block in self._guards:
+                self._registry.add(block.pointer, self._guards[block])
         self._lifetimes.left(function, outputs)
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
-        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+        self._recorder.checked(ref.id, ref.direction, sorted(self._checked))
         if error is not None:
             # An error that fail-fast raised is a finding already.
             if (
@@ -144,7 +146,7 @@ class MemoryWatch(CallWatch):
                 self._initialisation.failed()
             self._lifetimes.failed(error, self._program.model.functions, self._last)
             return
-        self._writer.event("memory", self._figures.event(ref.id, ref.direction, self._call))
+        self._recorder.event("memory", self._figures.event(ref, self._call))
         self._lifetimes.closed()
 
     def _can_guard(self, function: str, step: Allocate, value: torch.Tensor) -> bool:
@@ -153,13 +155,39 @@ class MemoryWatch(CallWatch):
             return False
         if value.device.type != "cpu" or value.is_pinned() or not value.untyped_storage().resizable():
             what = f"{step.name} of graph {self._program.record.label}"
-            self._writer.skipped(what, f"guard zones are for plain CPU memory, and it is on {value.device}")
+            self._recorder.skipped(what, f"guard zones are for plain CPU memory, and it is on {value.device}")
             return False
         return True
 
     def _check_guards(self, function: str, launch: Launch, values: Values) -> None:
         for name in values:
-            for block in self._ledger.find(function, name):
-                damage = block.guard.damage() if block.guard is not None else None
+            for block in self._table.find(function, name):
+                guard = self._guards.get(block)
+                damage = guard.damage() if guard is not None else None
                 if damage is not None:
-                    self._reporter.out_of_bounds(self._program, self._plan, self._given, launch, block, name, damage)
+                    self._plan.learnt.overflows = True
+                    self._out_of_bounds(launch, block, name, damage)
+
+    def _out_of_bounds(self, launch: Launch, block: Block, name: str, damage: Damage) -> None:
+        """Report that a launch wrote into the guard zones of a buffer that it was given."""
+        size = block.dtype.itemsize
+        evidence: dict[str, Any] = {
+            "elements": block.nbytes // size,
+            "dtype": str(block.dtype).removeprefix("torch."),
+        }
+        parts = []
+        for side, stored, farthest in (
+            ("before the start", damage.before, damage.farthest_before),
+            ("after the end", damage.after, damage.farthest_after),
+        ):
+            if stored:
+                count = -(-stored // size)
+                parts.append(f"{elements(count)} {side}")
+                evidence |= {f"elements {side}": count, f"farthest byte {side}": farthest}
+        self._findings.report(
+            Kind.OUT_OF_BOUNDS_WRITE,
+            f"{launch.kernel} writes {' and '.join(parts)} of {name}",
+            buffer=name,
+            launch=launch,
+            evidence=evidence | self._findings.kernel_source(launch),
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchsan.torch_internals.fakes import known_number
+from torchsan.torch_internals.operators import has_storage, storage_key
 
 Number = Callable[[Any], Any]
 """From a size, which may be symbolic, to its value; None where it is unknown."""
@@ -90,7 +91,7 @@ def facts(t: torch.Tensor, number: Number = known_number) -> Facts:
     if t.layout is torch.strided:
         stride = tuple(number(n) for n in t.stride())
         offset = number(t.storage_offset())
-        storage = t.untyped_storage()._cdata if torch._C._has_storage(t) else None
+        storage = storage_key(t) if has_storage(t) else None
     return Facts(
         size=size,
         dtype=_name(t.dtype),
@@ -116,6 +117,8 @@ def _name(value: Any) -> str:
 
 
 ALL_FIELDS = frozenset({"size", "dtype", "stride", "offset", "device", "layout", "requires_grad"})
+BELIEVED_FIELDS = frozenset({"size", "dtype", "device", "layout"})
+"""What Inductor takes from a node. It lays out results anew, so strides are what the program asserts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
+from torchsan.checks.collector import Collector, raise_error
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.errors import FindingsError, SessionError
 from torchsan.recording import InMemoryRecorder
@@ -19,7 +20,8 @@ class CrossReference:
 
     def __init__(self, *, fail_fast: bool, calls: int | None) -> None:
         self._memory = InMemoryRecorder()
-        self._check: MetadataCheck | None = MetadataCheck(self._memory, calls=calls, fail_fast=fail_fast)
+        self._collector = Collector(self._memory, on_error=raise_error if fail_fast else None)
+        self._check: MetadataCheck | None = MetadataCheck(self._collector, calls)
         self._stack = ExitStack()
 
     @property
@@ -54,7 +56,7 @@ class CrossReference:
             raise SessionError("this crossref() was used already; make a new one", slug="nested-session")
         check_version()
         with ExitStack() as stack:
-            stack.enter_context(observe_programs(self._memory, (check,)))
+            stack.enter_context(observe_programs(self._memory, (check, self._collector)))
             stack.enter_context(observe_operators(check))
             self._stack = stack.pop_all()
         return self

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import given_tensor, operator_call, plain
+from torchsan.graphs.cut import Keep, given_tensor, operator_call, plain
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.torch_internals.fakes import known_number
 from torchsan.torch_internals.operators import undisturbed

@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves, tensors_in
-from torchsan.torch_internals.operators import undisturbed
+from torchsan.torch_internals.operators import as_stored, has_storage, is_own, undisturbed
 
 _EMPTY = b""
 
@@ -27,10 +27,7 @@ def bits(t: torch.Tensor) -> bytes:
     t = t.detach()
     if t.numel() == 0:
         return _EMPTY
-    if t.is_conj():
-        t = t.conj()
-    if t.is_neg():
-        t = torch._neg_view(t)
+    t = as_stored(t)
     if not t.is_contiguous() or t.device.type != "cpu":
         # A copy of the elements as raw words, so that none is rounded or normalised on the way.
         t = t.view(_WORDS.get(t.element_size(), t.dtype)).contiguous().cpu()
@@ -106,13 +103,20 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutation:
-    """An argument that changed, or that did not although it was declared to."""
+class Change:
+    """An argument that a call changed. `what` is `bits`, or the metadata that changed."""
 
     argument: str
-    declared: bool
     what: str
-    """`bits`, or the metadata that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """What a call did to its arguments, against its schema."""
+
+    undeclared: tuple[Change, ...]
+    idle: frozenset[str]
+    """The arguments that are declared to be written, and were left as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,25 @@ class Alias:
     other: str
     declared: bool
     overlap: bool
+
+
+_STATISTICS = (
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+    "batch_norm",
+    "instance_norm",
+    "_batch_norm_impl_index",
+)
+"""Their schemas hide that they update running statistics. PyTorch takes that into account where it traces them."""
+
+_MAY_ALIAS = ("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "_reshape_alias", "_unsafe_view")
+"""Their results share memory by design: whoever calls them promises not to write to it."""
+
+
+def _known_to(overload: Any, names: tuple[str, ...]) -> bool:
+    """Whether an operator is one of those of PyTorch's own."""
+    return is_own(overload) and str(overload).split(".")[1] in names
 
 
 def photograph(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Memory:
@@ -136,19 +159,20 @@ def photograph(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Me
         )
 
 
-def mutations(before: Memory) -> list[Mutation]:
-    """The undeclared changes of arguments, and the declared ones that did not happen."""
+def writes(overload: Any, before: Memory) -> Writes:
+    """Look at the arguments again, now that the call is over."""
     written = {f.storage for i, f in zip(before.inputs, before.facts, strict=True) if i.written}
-    found: list[Mutation] = []
+    undeclared: list[Change] = []
+    idle: set[str] = set()
     with undisturbed():
         for n, (argument, old) in enumerate(zip(before.inputs, before.facts, strict=True)):
             changed = _change(argument.tensor, old, before.bits.get(n))
             if argument.written:
                 if changed is None and n in before.bits and argument.tensor.numel():
-                    found.append(Mutation(argument=argument.name, declared=True, what="bits"))
-            elif changed is not None and old.storage not in written:
-                found.append(Mutation(argument=argument.name, declared=False, what=changed))
-    return found
+                    idle.add(argument.name)
+            elif changed is not None and old.storage not in written and not _known_to(overload, _STATISTICS):
+                undeclared.append(Change(argument=argument.name, what=changed))
+    return Writes(undeclared=tuple(undeclared), idle=frozenset(idle))
 
 
 def _change(t: torch.Tensor, old: Facts, old_bits: bytes | None) -> str | None:
@@ -182,6 +206,13 @@ def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
                     )
                 )
     return found
+
+
+def undeclared_aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
+    """Those of them that the schema does not declare."""
+    if _known_to(overload, _MAY_ALIAS):
+        return []
+    return [alias for alias in aliases(overload, before, result) if not alias.declared]
 
 
 def alias_differences(
@@ -229,4 +260,4 @@ def _overlap(one: Facts, other: Facts) -> bool:
 
 
 def _readable(t: torch.Tensor) -> bool:
-    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and torch._C._has_storage(t)
+    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and has_storage(t)

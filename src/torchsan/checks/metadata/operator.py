@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import Difference, compare_results, leaves
 from torchsan.checks.metadata.crossref import crossref
 from torchsan.checks.metadata.exhibit import render_call
-from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
-from torchsan.checks.metadata.reports import mismatch_report
 from torchsan.recording import InMemoryRecorder
 from torchsan.records import Finding, Severity, Stage
+from torchsan.torch_internals.dispatch import flatten, map_tensors
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
 from torchsan.torch_internals.operators import decomposition, undisturbed
 
@@ -117,7 +116,7 @@ def _random(overload: Any) -> bool:
 
 
 def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference]:
-    exact_args, exact_kwargs = pytree.tree_map_only(torch.Tensor, _exact, (args, kwargs))
+    exact_args, exact_kwargs = map_tensors(_exact, (args, kwargs))
     expected = overload(*exact_args, **exact_kwargs)
     actual = function(*exact_args, **exact_kwargs)
     if actual is NotImplemented:
@@ -227,12 +226,11 @@ def _each(samples: list[Sample], call: Callable[..., Any]) -> None:
 
 def _functionalized(overload: Any) -> Callable[..., Any]:
     def functionalized(*args: Any, **kwargs: Any) -> Any:
-        flat, tree = pytree.tree_flatten((args, kwargs))
-        tensors = [v for v in flat if isinstance(v, torch.Tensor)]
+        tensors = [v for v in flatten((args, kwargs)) if isinstance(v, torch.Tensor)]
 
         def call(*inner: torch.Tensor) -> Any:
             rest = iter(inner)
-            a, k = pytree.tree_unflatten([next(rest) if isinstance(v, torch.Tensor) else v for v in flat], tree)
+            a, k = map_tensors(lambda _: next(rest), (args, kwargs))
             return overload(*a, **k)
 
         return torch.func.functionalize(call)(*tensors)
@@ -256,11 +254,10 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             continue
         outcome = "ok" if outcome == "none" else outcome
         if found:
-            memory = InMemoryRecorder()
             call = render_call(overload, args, kwargs)
-            OperatorFindings(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
-            findings += memory.findings
-            return str(memory.findings[0].kind)
+            finding = mismatch(overload, Place(stage=Stage.AOT), "decomposition", found, call)
+            findings.append(InMemoryRecorder().finding(finding))
+            return str(finding.kind)
     return outcome
 
 

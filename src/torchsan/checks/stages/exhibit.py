@@ -8,10 +8,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
 from torchsan.checks.stages.localise import Search
 from torchsan.checks.stages.stage_graphs import first_stage_graph
-from torchsan.graphs.cut import GraphCut, Unrepresentable, given_tensor
+from torchsan.graphs.cut import GraphCut, Keep, Unrepresentable, given_tensor
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import trace_operators

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import GraphCut
+from torchsan.graphs.cut import GraphCut, Keep
 from torchsan.records import Exhibit, Finding
 from torchsan.reference.replay import Arithmetic, Replayer, needed
 

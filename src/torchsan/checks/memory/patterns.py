@@ -1,4 +1,9 @@
-"""Guard zones: a buffer with a known pattern before and after it, so that a write outside of it shows."""
+"""What marks memory: guard zones around a buffer, which show a write outside of it, and poison in one, which shows
+what nobody has written.
+
+Poison is the largest integer of its width, so that one pass for the maximum tells whether it is anywhere: a NaN with
+all its bits set in floating point, and no bool at all. Integers may be that large; two patterns tell them apart.
+"""
 
 from __future__ import annotations
 
@@ -138,3 +143,85 @@ def guarded(value: torch.Tensor) -> tuple[torch.Tensor, Guard]:
     # Not a view of anything: autograd would treat a view that was made without it differently.
     twin = torch.empty(0, dtype=value.dtype).set_(inside, 0, value.size(), value.stride())
     return twin, Guard(memory=weakref.ref(memory), margin=margin, nbytes=nbytes)
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ORDINARY = {
+    torch.bool: 0,
+    torch.float64: 0xBFF8000000000000 - (1 << 64),
+    torch.float32: 0xBFC00000 - (1 << 32),
+    torch.float16: 0xBE00 - (1 << 16),
+    torch.bfloat16: 0xBFC0 - (1 << 16),
+}
+
+
+def _component(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def _integer(dtype: torch.dtype) -> torch.dtype:
+    return _INTEGERS[_component(dtype).itemsize]
+
+
+def telling(dtype: torch.dtype) -> bool:
+    """Whether no program computes the pattern by itself: floating point of two bytes and more, and bool."""
+    return dtype is torch.bool or (_component(dtype).is_floating_point and _component(dtype).itemsize > 1)
+
+
+def block_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage of a tensor, gaps included, as integers of the width of its elements."""
+    storage = tensor.untyped_storage()
+    integer = _integer(tensor.dtype)
+    return torch.empty(0, dtype=integer).set_(storage, 0, (storage.nbytes() // integer.itemsize,), (1,))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor as integers; complex numbers as two."""
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return plain.view(_integer(tensor.dtype))
+
+
+def lay(tensor: torch.Tensor) -> None:
+    """Fill the storage of a fresh tensor with the pattern."""
+    whole = block_bits(tensor)
+    whole.fill_(torch.iinfo(whole.dtype).max)
+
+
+def ordinary(dtype: torch.dtype) -> int:
+    """The bits of the other pattern, an ordinary number, that tells what depends on poison from what does not.
+
+    Ordinary, because two NaNs come out of most arithmetic as the same one; negative, because many functions leave
+    positive numbers as they are (−1.5); False for bool, because the pattern reads as True; and 1 for integers, which is
+    harmless as an index and as a divisor.
+    """
+    return _ORDINARY.get(_component(dtype), 1)
+
+
+def unwritten(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The positions, in its storage's bits, of the elements that hold the pattern; None if there are none."""
+    if tensor.numel() == 0:
+        return None
+    values = bits(tensor)
+    pattern = torch.iinfo(values.dtype).max
+    if int(values.max()) != pattern:
+        return None
+    found = (values == pattern).nonzero()
+    if found.numel() == 0 and values.dim():
+        return None
+    strides = torch.tensor(values.stride(), dtype=torch.int64)
+    return (found * strides).sum(dim=1).add_(values.storage_offset())
+
+
+def gap_positions(tensor: torch.Tensor) -> torch.Tensor:
+    """The positions in its storage's bits that belong to no element."""
+    gap = torch.ones_like(block_bits(tensor), dtype=torch.bool)
+    elements = bits(tensor)
+    torch.as_strided(gap, elements.size(), elements.stride(), 0).fill_(False)
+    return gap.nonzero().squeeze(1)
+
+
+def with_gaps(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage of a tensor, the gaps between its elements included, in its dtype."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
