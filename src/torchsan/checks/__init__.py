@@ -10,7 +10,7 @@ docs read it, or `records.Check`, which has the names. A new check needs
 - an entry in `REGISTRY`;
 - its page in docs/reference, its line in README.md, and tests in tests/checks and tests/planted.
 
-tests/checks/test_registry.py fails for what is missing.
+tests/checks/test_checks.py fails for what is missing.
 """
 
 from __future__ import annotations
