@@ -8,7 +8,7 @@ from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
     from torchsan.checks.collector import Collector
-    from torchsan.checks.memory.patterns import GuardRegistry
+    from torchsan.checks.memory.patterns import GuardedMemories
     from torchsan.checks.memory.plan import MemoryPlan
 
 
@@ -26,14 +26,14 @@ class MemoryCheck(Observer):
         self._calls = calls
         self._guards = guards
         self._plans: dict[int, MemoryPlan] = {}
-        self._registry: GuardRegistry | None = None
+        self._outside: GuardedMemories | None = None
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.checks.memory.patterns import GuardRegistry
+        from torchsan.checks.memory.patterns import GuardedMemories
         from torchsan.checks.memory.plan import plan
 
-        if self._guards and self._registry is None:
-            self._registry = GuardRegistry()
+        if self._guards and self._outside is None:
+            self._outside = GuardedMemories()
         self._plans[id(program)] = plan(program)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
@@ -43,4 +43,4 @@ class MemoryCheck(Observer):
         plan = self._plans[id(program)]
         if self._calls is not None and call >= self._calls and not plan.learnt.overflows:
             return None
-        return MemoryWatch(self._collector, program, plan, call, self._registry)
+        return MemoryWatch(self._collector, program, plan, call, self._outside)

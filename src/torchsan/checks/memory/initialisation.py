@@ -6,7 +6,7 @@ elements, and it has read them if it then leaves something else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from torchsan.checks.memory.findings import CallFindings, elements
 from torchsan.checks.memory.patterns import (
+    Repeat,
     block_bits,
     copied,
     gap_positions,
@@ -213,16 +214,16 @@ class Initialisation:
                 written[block] = block_bits(tensor)
         return written
 
-    def _repeat(self, function: str, launch: Launch, values: Values) -> _Repeat | None:
+    def _repeat(self, function: str, launch: Launch, values: Values) -> Repeat | None:
         written = self._written(function, launch, values) if self._again is not None else None
-        return _Repeat(self._again, written, self._before) if self._again is not None and written is not None else None
+        return Repeat(self._again, written, self._before) if self._again is not None and written is not None else None
 
     def _tell_apart(
         self,
         launch: Launch,
         doubtful: dict[Block, tuple[str, torch.Tensor]],
         values: Values,
-        repeat: _Repeat | None,
+        repeat: Repeat | None,
     ) -> None:
         """Tell elements that the launch did not write from those where it wrote the pattern's value."""
         wholes = {block: block_bits(values[name]) for block, (name, _) in doubtful.items()}
@@ -243,7 +244,7 @@ class Initialisation:
             else:
                 self._clean(block, name, values[name])
 
-    def _judge_reader(self, function: str, launch: Launch, values: Values, repeat: _Repeat | None) -> None:
+    def _judge_reader(self, function: str, launch: Launch, values: Values, repeat: Repeat | None) -> None:
         bases = [a.base for a in launch.arguments if a.base is not None]
         names = {b: base for base in bases if (b := self._block(function, base)) in self._suspects and b is not None}
         wholes = {block: block_bits(values[name]) for block, name in names.items()}
@@ -319,72 +320,3 @@ def _ours_alone(block: Block, tensor: torch.Tensor) -> bool:
         return True
     shared = tensor.is_shared()  # type: ignore[no-untyped-call]  # torch leaves it without types
     return tensor.device.type == "cpu" and span_bytes(tensor) == block.nbytes and not shared
-
-
-_Bits = Mapping[Block, torch.Tensor]
-"""The whole of some storages, as integers."""
-
-
-class _Repeat:
-    """One launch that can be run again: `written` are all the storages it writes, `before` what some held before it."""
-
-    def __init__(self, again: Callable[[], Any], written: _Bits, before: _Bits) -> None:
-        self._again = again
-        self._written = written
-        self._before = before
-
-    def run(self, unwritten: _Bits, wholes: _Bits) -> dict[Block, torch.Tensor]:
-        """Return what the launch leaves when these positions of `wholes` hold an ordinary number instead of poison."""
-        saved = {block: copied(whole) for block, whole in self._written.items()}
-        originals = {block: wholes[block][where].clone() for block, where in unwritten.items()}
-        try:
-            for block, whole in self._written.items():
-                if block in self._before:
-                    whole.copy_(self._before[block])
-            for block, where in unwritten.items():
-                wholes[block][where] = ordinary(block.dtype)
-            self._again()
-            return {block: copied(whole) for block, whole in self._written.items()}
-        finally:
-            for block, where in unwritten.items():
-                wholes[block][where] = originals[block]
-            for block, whole in self._written.items():
-                whole.copy_(saved[block])
-
-    def read(self, unwritten: _Bits, wholes: _Bits) -> set[Block]:
-        """Return the storages of which what the launch leaves depends on what stands at these positions.
-
-        One may hide another, as a NaN hides the number that is added to it, so each is tried twice: while the others
-        hold poison, and while they hold ordinary numbers. A launch that does not repeat itself to the bit (atomic
-        additions) is given the benefit of the doubt.
-        """
-        poison = {block: copied(whole) for block, whole in self._written.items()}
-        numbers = self.run(unwritten, wholes)
-        if not self._differ(poison, numbers, unwritten):
-            return set()
-        if any(not torch.equal(left, poison[b]) for b, left in self.run({}, wholes).items()):
-            return set()
-        if len(unwritten) == 1:
-            return set(unwritten)
-        found = set()
-        for block, where in unwritten.items():
-            others = {b: w for b, w in unwritten.items() if b is not block}
-            if self._differ(poison, self.run({block: where}, wholes), {block: where}) or self._differ(
-                self.run(others, wholes), numbers, {block: where}
-            ):
-                found.add(block)
-        return found or set(unwritten)
-
-    @staticmethod
-    def _differ(poison: _Bits, second: _Bits, unwritten: _Bits) -> bool:
-        """Whether two runs leave different things; between them these positions went from poison to ordinary."""
-        for block, first in poison.items():
-            different = first != second[block]
-            if (where := unwritten.get(block)) is not None:
-                # What the launch left alone differs because it was given differently, and shows nothing.
-                poisoned = first[where] == torch.iinfo(first.dtype).max
-                alone = poisoned & (second[block][where] == ordinary(block.dtype))
-                different[where[alone]] = False
-            if bool(different.any()):
-                return True
-        return False

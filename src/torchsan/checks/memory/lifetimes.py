@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
+import linecache
 import re
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -190,15 +192,13 @@ class Lifetimes:
 
 
 _DEPTH = 8
-_OURS = ("torchsan.",)
 
 
-class Holder:
+class Holder(NamedTuple):
     """`chain` leads from what holds on to the tensor itself; `source` is the line that kept it, where that is known."""
 
-    def __init__(self, chain: list[str], source: SourceLine | None) -> None:
-        self.chain = chain
-        self.source = source
+    chain: list[str]
+    source: SourceLine | None
 
 
 def find_holder(key: int) -> Holder | None:
@@ -260,10 +260,7 @@ def _preference(thing: Any) -> int:
 
 
 def _is_ours(thing: Any) -> bool:
-    if isinstance(thing, types.FrameType):
-        name = str(thing.f_globals.get("__name__", ""))
-        return name.startswith(_OURS)
-    return False
+    return isinstance(thing, types.FrameType) and str(thing.f_globals.get("__name__", "")).startswith("torchsan.")
 
 
 def _named_end(holder: Any, held: Any) -> tuple[str, SourceLine | None] | None:
@@ -272,11 +269,11 @@ def _named_end(holder: Any, held: Any) -> tuple[str, SourceLine | None] | None:
         module = next((m for m in list(sys.modules.values()) if getattr(m, "__dict__", None) is holder), None)
         name = _key(holder, held)
         if module is not None:
-            return f"global `{name}` of module {module.__name__}", _line_of_name(module, name)
+            with suppress(TypeError):  # A module without a file.
+                return f"global `{name}` of module {module.__name__}", _line(inspect.getsourcefile(module), name)
+            return f"global `{name}` of module {module.__name__}", None
         if "__builtins__" in holder or "__name__" in holder:
-            return f"global `{name}` of {holder.get('__name__', 'a module')}", _line_in_file(
-                holder.get("__file__"), name
-            )
+            return f"global `{name}` of {holder.get('__name__', 'a module')}", _line(holder.get("__file__"), name)
     if isinstance(holder, types.FrameType):
         code = holder.f_code
         name = _key(holder.f_locals, held)
@@ -294,10 +291,8 @@ def _describe(holder: Any, held: Any) -> str:
         case dict():
             return f"a dict, under {_key(holder, held)!r}"
         case list() | tuple():
-            position = next((i for i, v in enumerate(holder) if v is held), None)
-            return f"a {type(holder).__name__} of {len(holder)}" + (
-                f", item {position}" if position is not None else ""
-            )
+            position = next((f", item {i}" for i, v in enumerate(holder) if v is held), "")
+            return f"a {type(holder).__name__} of {len(holder)}{position}"
         case types.CellType():
             return "a closure"
         case _:
@@ -308,14 +303,7 @@ def _key(mapping: Any, held: Any) -> str:
     return next((str(k) for k, v in list(mapping.items()) if v is held), "?")
 
 
-def _line_of_name(module: types.ModuleType, name: str) -> SourceLine | None:
-    try:
-        return _line_in_file(inspect.getsourcefile(module), name)
-    except TypeError:
-        return None
-
-
-def _line_in_file(file: str | None, name: str) -> SourceLine | None:
+def _line(file: str | None, name: str) -> SourceLine | None:
     """The line that puts something into `name`: the last call of a method of it, or its definition."""
     if not file or not Path(file).is_file():
         return None
@@ -339,6 +327,4 @@ def _mentions(tree: ast.AST, name: str) -> Iterator[tuple[bool, int]]:
 
 
 def _source(file: str, line: int) -> SourceLine:
-    import linecache
-
     return SourceLine(file=file, line=line, code=linecache.getline(file, line).strip())

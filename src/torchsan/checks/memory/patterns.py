@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import mmap
 import random
-import threading
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from torchsan.checks.memory.storages import Block
 
 _SMALL, _LARGE = 1024, 4096
 """Bytes of a zone: several rows of vectors, and a page for buffers where a stray store may land further away."""
@@ -38,13 +40,18 @@ class Damage:
     farthest_after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Memory = np.ndarray[Any, np.dtype[np.uint8]]
+"""A buffer with the zones around it."""
+GuardedMemories = weakref.WeakValueDictionary[int, Memory]
+"""Those of buffers that left their program, by address: whoever is given one is watched with its zones too."""
+
+
 class Guard:
     """The zones of one buffer. Knows its memory without keeping it alive."""
 
-    memory: weakref.ref[np.ndarray[Any, np.dtype[np.uint8]]]
-    margin: int
-    nbytes: int
+    def __init__(self, memory: Memory) -> None:
+        self.memory = weakref.ref(memory)
+        self.margin = _SMALL if memory.nbytes < _BIG + 2 * _SMALL else _LARGE
 
     def damage(self) -> Damage | None:
         """Return what was written outside of the buffer since the last time, and mend the zones; None if nothing."""
@@ -52,7 +59,7 @@ class Guard:
         if memory is None:
             return None
         text = _TEXT[self.margin]
-        head, tail = memory[: self.margin], memory[self.margin + self.nbytes :]
+        head, tail = memory[: self.margin], memory[-self.margin :]
         if head.tobytes() == text and tail.tobytes() == text:
             return None
         pattern = _PATTERN[: self.margin]
@@ -75,36 +82,6 @@ def _stored(changed: np.ndarray[Any, np.dtype[np.intp]]) -> int:
     return int(1 + steps[steps <= 4].sum() + (steps > 4).sum())
 
 
-class GuardRegistry:
-    """The guards of buffers that left their program, so that whoever is given one can be watched with it too."""
-
-    def __init__(self) -> None:
-        self._guards: dict[int, Guard] = {}
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._guards)
-
-    def add(self, pointer: int, guard: Guard) -> None:
-        """Remember the guard of the storage at `pointer` while that storage lives."""
-        memory = guard.memory()
-        if memory is None:
-            return
-        with self._lock:
-            self._guards[pointer] = guard
-        weakref.finalize(memory, self._forget, pointer).atexit = False
-
-    def find(self, pointer: int) -> Guard | None:
-        """The guard of the storage at `pointer`, if it has one."""
-        guard = self._guards.get(pointer)
-        return guard if guard is not None and guard.memory() is not None else None
-
-    def _forget(self, pointer: int) -> None:
-        guard = self._guards.get(pointer)
-        if guard is not None and guard.memory() is None:
-            self._guards.pop(pointer, None)
-
-
 def span_bytes(tensor: torch.Tensor) -> int:
     """The bytes from a tensor's first element to behind its last, gaps included."""
     if tensor.numel() == 0:
@@ -113,7 +90,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
     return (int(last) + 1) * tensor.element_size()
 
 
-def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _memory(nbytes: int) -> Memory:
     """New memory, aligned as torch aligns it. Large ones are the system's own pages, and go back to it.
 
     In the heap they would leave holes in which something small and lasting settles, and it would grow with every call.
@@ -142,7 +119,7 @@ def guarded(value: torch.Tensor) -> tuple[torch.Tensor, Guard]:
     inside = torch.from_numpy(memory[margin : margin + nbytes]).untyped_storage()
     # Not a view of anything: autograd would treat a view that was made without it differently.
     twin = torch.empty(0, dtype=value.dtype).set_(inside, 0, value.size(), value.stride())
-    return twin, Guard(memory=weakref.ref(memory), margin=margin, nbytes=nbytes)
+    return twin, Guard(memory)
 
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -225,3 +202,72 @@ def with_gaps(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     count = storage.nbytes() // tensor.element_size()
     return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
+
+
+Bits = Mapping[Block, torch.Tensor]
+"""The whole of some storages, as integers."""
+
+
+class Repeat:
+    """One launch that can be run again: `written` are all the storages it writes, `before` what some held before it."""
+
+    def __init__(self, again: Callable[[], Any], written: Bits, before: Bits) -> None:
+        self._again = again
+        self._written = written
+        self._before = before
+
+    def run(self, unwritten: Bits, wholes: Bits) -> dict[Block, torch.Tensor]:
+        """Return what the launch leaves when these positions of `wholes` hold an ordinary number instead of poison."""
+        saved = {block: copied(whole) for block, whole in self._written.items()}
+        originals = {block: wholes[block][where].clone() for block, where in unwritten.items()}
+        try:
+            for block, whole in self._written.items():
+                if block in self._before:
+                    whole.copy_(self._before[block])
+            for block, where in unwritten.items():
+                wholes[block][where] = ordinary(block.dtype)
+            self._again()
+            return {block: copied(whole) for block, whole in self._written.items()}
+        finally:
+            for block, where in unwritten.items():
+                wholes[block][where] = originals[block]
+            for block, whole in self._written.items():
+                whole.copy_(saved[block])
+
+    def read(self, unwritten: Bits, wholes: Bits) -> set[Block]:
+        """Return the storages of which what the launch leaves depends on what stands at these positions.
+
+        One may hide another, as a NaN hides the number that is added to it, so each is tried twice: while the others
+        hold poison, and while they hold ordinary numbers. A launch that does not repeat itself to the bit (atomic
+        additions) is given the benefit of the doubt.
+        """
+        poison = {block: copied(whole) for block, whole in self._written.items()}
+        numbers = self.run(unwritten, wholes)
+        if not self._differ(poison, numbers, unwritten):
+            return set()
+        if any(not torch.equal(left, poison[b]) for b, left in self.run({}, wholes).items()):
+            return set()
+        if len(unwritten) == 1:
+            return set(unwritten)
+        found = set()
+        for block, where in unwritten.items():
+            others = {b: w for b, w in unwritten.items() if b is not block}
+            if self._differ(poison, self.run({block: where}, wholes), {block: where}) or self._differ(
+                self.run(others, wholes), numbers, {block: where}
+            ):
+                found.add(block)
+        return found or set(unwritten)
+
+    @staticmethod
+    def _differ(poison: Bits, second: Bits, unwritten: Bits) -> bool:
+        """Whether two runs leave different things; between them these positions went from poison to ordinary."""
+        for block, first in poison.items():
+            different = first != second[block]
+            if (where := unwritten.get(block)) is not None:
+                # What the launch left alone differs because it was given differently, and shows nothing.
+                poisoned = first[where] == torch.iinfo(first.dtype).max
+                alone = poisoned & (second[block][where] == ordinary(block.dtype))
+                different[where[alone]] = False
+            if bool(different.any()):
+                return True
+        return False

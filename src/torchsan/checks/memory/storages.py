@@ -5,7 +5,7 @@ Keyed by storage, because a storage that is reused outlives its first name.
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchsan.checks.memory.plan import MemoryPlan, Name
-from torchsan.records import BufferLife, BytesByLine, GraphRef, MemoryCall, NamedBytes, encode
+from torchsan.records import BufferLife, BytesByLine, GraphRef, MemoryCall, NamedBytes, SourceLine, encode
 from torchsan.torch_internals.operators import StorageRef, storage_key
 from torchsan.torch_internals.wrapper import Launch
 
@@ -132,18 +132,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 _AT_PEAK = 20
 _POINTS = 2000
 _LIVES = 2000
-
-
-@dataclass(slots=True)
-class _Life:
-    """A BufferLife that is not over."""
-
-    buffer: str
-    bytes: int
-    born: int
-    module: str
-    freed: int | None = None
-    died: int | None = None
+_NOWHERE = SourceLine(file="", line=0, code="")
 
 
 class Figures:
@@ -151,31 +140,23 @@ class Figures:
 
     def __init__(self, plan: MemoryPlan) -> None:
         self._plan = plan
-        self._live: dict[int, Block] = {}
-        self._named: set[Block] = set()
-        self.given = 0
-        self.allocated = 0
+        self.given = self.allocated = 0
         self.planned = self.actual = 0
         self.planned_peak = self.peak = 0
-        self.saved = 0
-        self.returned = 0
+        self.saved = self.returned = 0
+        self._born: dict[Block, int] = {}
+        """When each storage was new, given up and gone, as positions in the timeline."""
+        self._freed: dict[Block, int] = {}
+        self._died: dict[Block, int] = {}
         self._at_peak: list[Block] = []
         self._timeline: list[tuple[int, int, int]] = []
-        self._lives: list[_Life] = []
-        self._life_of: dict[int, _Life] = {}
 
     def born(self, block: Block) -> None:
         """A storage is new in this call."""
         if block.origin is Origin.GIVEN:
             self.given += block.nbytes
             return
-        self._live[block.ref.key] = block
-        self._named.add(block)
-        if len(self._lives) < _LIVES:
-            source = self._plan.sources.get((block.function, block.name))
-            life = _Life(block.name, block.nbytes, len(self._timeline), source.module if source is not None else "")
-            self._lives.append(life)
-            self._life_of[block.ref.key] = life
+        self._born[block] = len(self._timeline)
         self.allocated += block.nbytes
         self.planned += block.nbytes
         self.actual += block.nbytes
@@ -186,23 +167,17 @@ class Figures:
 
     def released(self, block: Block) -> None:
         """The program gave up its last name for a storage."""
-        if block in self._named:
-            self._named.remove(block)
+        if block in self._born and block not in self._freed:
             self._keep_peak()
             self.planned -= block.nbytes
-            life = self._life_of.get(block.ref.key)
-            if life is not None:
-                life.freed = len(self._timeline)
+            self._freed[block] = len(self._timeline)
 
     def died(self, block: Block) -> None:
         """A storage is gone."""
-        if self._live.get(block.ref.key) is block:
+        if block in self._born and block not in self._died:
             self._keep_peak()
             self.actual -= block.nbytes
-            del self._live[block.ref.key]
-            life = self._life_of.pop(block.ref.key, None)
-            if life is not None:
-                life.died = len(self._timeline)
+            self._died[block] = len(self._timeline)
 
     def step(self, line: int) -> None:
         """The statement at this line of the generated program has run."""
@@ -211,7 +186,10 @@ class Figures:
 
     def _keep_peak(self) -> None:
         if self.actual == self.peak and not self._at_peak:
-            self._at_peak = list(self._live.values())
+            self._at_peak = [b for b in self._born if b not in self._died]
+
+    def _source(self, block: Block) -> SourceLine:
+        return self._plan.sources.get((block.function, block.name)) or _NOWHERE
 
     def event(self, graph: GraphRef, call: int) -> dict[str, Any]:
         """The body of the event that goes to the recording."""
@@ -219,8 +197,8 @@ class Figures:
         largest = sorted(self._at_peak, key=lambda b: -b.nbytes)
         by_line: dict[tuple[str, int, str], int] = defaultdict(int)
         for block in largest:
-            source = self._plan.sources.get((block.function, block.name))
-            by_line[(source.file, source.line, source.module) if source else ("", 0, "")] += block.nbytes
+            source = self._source(block)
+            by_line[source.file, source.line, source.module] += block.nbytes
         call_ = MemoryCall(
             graph=graph.id,
             direction=graph.direction,
@@ -237,7 +215,17 @@ class Figures:
                 for (file, line, module), n in sorted(by_line.items(), key=lambda item: -item[1])
             ),
             timeline=tuple(self._timeline),
-            lives=tuple(BufferLife(**dataclasses.asdict(life)) for life in self._lives),
+            lives=tuple(
+                BufferLife(
+                    buffer=block.name,
+                    bytes=block.nbytes,
+                    born=born,
+                    freed=self._freed.get(block),
+                    died=self._died.get(block),
+                    module=self._source(block).module,
+                )
+                for block, born in itertools.islice(self._born.items(), _LIVES)
+            ),
         )
         body: dict[str, Any] = encode(call_)
         return body

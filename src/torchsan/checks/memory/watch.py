@@ -13,7 +13,7 @@ from torchsan.checks.memory.exhibit import CallInputs
 from torchsan.checks.memory.findings import CallFindings, elements
 from torchsan.checks.memory.initialisation import Initialisation
 from torchsan.checks.memory.lifetimes import Lifetimes
-from torchsan.checks.memory.patterns import Damage, Guard, GuardRegistry, guarded
+from torchsan.checks.memory.patterns import Damage, Guard, GuardedMemories, guarded
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
@@ -24,7 +24,7 @@ from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 
 class MemoryWatch(CallWatch):
-    """Checks one call: lifetimes always; with `registry`, bounds, initialisation and contents too."""
+    """Checks one call: lifetimes always; bounds, initialisation and contents with `outside`, the memories of others."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class MemoryWatch(CallWatch):
         program: CompiledProgram,
         plan: MemoryPlan,
         call: int,
-        registry: GuardRegistry | None,
+        outside: GuardedMemories | None,
     ) -> None:
         self._recorder = collector.recorder
         self._program = program
         self._plan = plan
         self._call = call
-        self._registry = registry
+        self._outside = outside
         self._table = StorageTable()
         self._figures = Figures(plan)
         self._given = CallInputs(program)
@@ -46,8 +46,8 @@ class MemoryWatch(CallWatch):
         # collector.
         findings = self._findings = CallFindings(collector, program, plan, self._given)
         self._lifetimes = Lifetimes(self._table, plan, self._figures, findings)
-        self._initialisation = Initialisation(self._table, plan, findings) if registry is not None else None
-        self._contents = Contents(self._table, plan, findings) if registry is not None else None
+        self._initialisation = Initialisation(self._table, plan, findings) if outside is not None else None
+        self._contents = Contents(self._table, plan, findings) if outside is not None else None
         self._guards: dict[Block, Guard] = {}
         self._checked: set[str] = set()
         self._last = -1
@@ -57,11 +57,11 @@ class MemoryWatch(CallWatch):
             self._given.note(inputs)
         for name, value in inputs.items():
             self._lifetimes.bound(function, name, value, Origin.GIVEN)
-            if self._registry is not None:
+            if self._outside is not None:
                 for block in self._table.find(function, name):
-                    guard = self._registry.find(block.pointer)
-                    if guard is not None:
-                        self._guards.setdefault(block, guard)
+                    memory = self._outside.get(block.pointer)
+                    if memory is not None:
+                        self._guards.setdefault(block, Guard(memory))
         if function != "call" and self._contents is not None:
             # A subgraph may write what it is given; what it is called with is not followed into it.
             self._contents.forget_all()
@@ -71,7 +71,7 @@ class MemoryWatch(CallWatch):
             return value
         with undisturbed():
             guard = None
-            if self._registry is not None and self._can_guard(function, step, value):
+            if self._outside is not None and self._can_guard(function, step, value):
                 value, guard = guarded(value)
             block = self._lifetimes.allocated(function, step.name, value)
             if block is not None and guard is not None and self._initialisation is not None:
@@ -129,8 +129,9 @@ class MemoryWatch(CallWatch):
         if function == "call":
             self._lifetimes.count_returned(outputs, self._program.results)
         for block in self._table.holding(outputs):
-            if self._registry is not None and block in self._guards:
-                self._registry.add(block.pointer, self._guards[block])
+            memory = self._guards[block].memory() if block in self._guards else None
+            if self._outside is not None and memory is not None:
+                self._outside[block.pointer] = memory
         self._lifetimes.left(function, outputs)
 
     def close(self, error: BaseException | None) -> None:
