@@ -37,10 +37,12 @@ class MemoryCheck(Observer):
         self._plans[id(program)] = plan(program)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        from torchsan.checks.memory.watch import MemoryWatch
+        from torchsan.checks.memory.watch import LifetimesWatch, MemoryWatch
 
         # Without its guard zones a program that overflows would damage the memory of others from now on.
         plan = self._plans[id(program)]
         if self._calls is not None and call >= self._calls and not plan.learnt.overflows:
             return None
+        if self._outside is None:
+            return LifetimesWatch(self._collector, program, plan, call)
         return MemoryWatch(self._collector, program, plan, call, self._outside)

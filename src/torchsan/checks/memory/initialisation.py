@@ -26,7 +26,7 @@ from torchsan.checks.memory.patterns import (
     with_gaps,
 )
 from torchsan.checks.memory.plan import MemoryPlan, is_whole
-from torchsan.checks.memory.storages import Block, Origin, StorageTable, tensors_in
+from torchsan.checks.memory.storages import Block, Origin, StorageTable, stored_tensors
 from torchsan.records import KernelKind, Kind, Severity
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
@@ -138,7 +138,7 @@ class Initialisation:
 
     def returned(self, outputs: Any) -> None:
         """The caller gets these: what is unwritten in them counts as read."""
-        for tensor in tensors_in(outputs):
+        for tensor in stored_tensors(outputs):
             for block in self._table.holding(tensor):
                 state = self._poisoned.get(block)
                 if state is None or state.complete:

@@ -16,6 +16,7 @@ import torch
 
 from torchsan.checks.memory.plan import MemoryPlan, Name
 from torchsan.records import BufferLife, BytesByLine, GraphRef, MemoryCall, NamedBytes, SourceLine, encode
+from torchsan.torch_internals.dispatch import tensors_in
 from torchsan.torch_internals.operators import StorageRef, storage_key
 from torchsan.torch_internals.wrapper import Launch
 
@@ -64,7 +65,7 @@ class StorageTable:
         """
         new: list[Block] = []
         found: dict[Block, None] = {}
-        for tensor in tensors_in(value):
+        for tensor in stored_tensors(value):
             block = self._blocks.get(storage_key(tensor))
             if block is None:
                 storage = tensor.untyped_storage()
@@ -104,7 +105,7 @@ class StorageTable:
 
     def holding(self, value: Any) -> Iterator[Block]:
         """The known storages that a value lies in."""
-        for tensor in tensors_in(value):
+        for tensor in stored_tensors(value):
             block = self._blocks.get(storage_key(tensor))
             if block is not None:
                 yield block
@@ -119,14 +120,9 @@ class StorageTable:
         return blocks
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def stored_tensors(value: Any) -> Iterator[torch.Tensor]:
     """The tensors with a storage in a value: itself, or in its lists."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and value.device.type != "meta":
-            yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
+    return (t for t in tensors_in(value) if t.layout is torch.strided and t.device.type != "meta")
 
 
 _AT_PEAK = 20

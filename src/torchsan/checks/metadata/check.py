@@ -14,8 +14,7 @@ from torchsan.watch.operators import OperatorCall, OperatorObserver, Remember
 if TYPE_CHECKING:
     from torchsan.checks.collector import Collector
     from torchsan.checks.metadata.eager import EagerJudge
-    from torchsan.checks.metadata.findings import OperatorFindings
-    from torchsan.checks.metadata.plan import Fallback
+    from torchsan.checks.metadata.plan import MetadataPlan
     from torchsan.records import GraphId
 
 
@@ -29,20 +28,15 @@ class MetadataCheck(Observer, OperatorObserver):
         self._collector = collector
         self._recorder = collector.recorder
         self._calls = calls
-        self._programs: dict[int, tuple[dict[int, Fallback], set[str]]] = {}
+        self._plans: dict[int, MetadataPlan] = {}
         self._misled: set[GraphId] = set()
-
-    @cached_property
-    def _findings(self) -> OperatorFindings:
-        from torchsan.checks.metadata.findings import OperatorFindings
-
-        return OperatorFindings(self._collector)
 
     @cached_property
     def _judge(self) -> EagerJudge:
         from torchsan.checks.metadata.eager import EagerJudge
+        from torchsan.checks.metadata.findings import OperatorFindings
 
-        return EagerJudge(self._findings, self._recorder)
+        return EagerJudge(OperatorFindings(self._collector))
 
     def wants(self, overload: Any) -> bool:
         return self._judge.wants(overload)
@@ -64,14 +58,13 @@ class MetadataCheck(Observer, OperatorObserver):
             self._judge.close()
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.checks.metadata.plan import fallbacks
+        from torchsan.checks.metadata.plan import plan
 
-        self._programs[id(program)] = (fallbacks(program), set())
+        self._plans[id(program)] = plan(program)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         from torchsan.checks.metadata.watch import MetadataWatch
 
         if self._calls is not None and call >= self._calls:
             return None
-        known, walked = self._programs[id(program)]
-        return MetadataWatch(self._findings, self._recorder, self._judge, program, known, walked, self._misled)
+        return MetadataWatch(self._judge, program, self._plans[id(program)], self._misled)

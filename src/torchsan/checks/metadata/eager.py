@@ -31,7 +31,6 @@ from torchsan.checks.metadata.judge import (
     writes,
 )
 from torchsan.checks.metadata.plan import looked_at
-from torchsan.recording import Recorder
 from torchsan.records import Finding, Stage
 from torchsan.torch_internals.dispatch import map_tensors
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
@@ -113,9 +112,9 @@ class _Declared:
 class EagerJudge:
     """Judges calls that the watch of operators shows it. Thread-safe."""
 
-    def __init__(self, findings: OperatorFindings, recorder: Recorder) -> None:
-        self._findings = findings
-        self._recorder = recorder
+    def __init__(self, findings: OperatorFindings) -> None:
+        self.findings = findings
+        self._recorder = findings.recorder
         self._declared: dict[tuple[Any, str], _Declared] = {}
         self._lock = threading.Lock()
 
@@ -156,14 +155,14 @@ class EagerJudge:
             found = [*self._memory(call, before, result), *found]
         self._recorder.ops_checked([str(call.overload)])
         for finding in found:
-            self._findings.report(finding, partial(exhibit_of_call, call.overload, call.args, call.kwargs))
+            self.findings.report(finding, partial(exhibit_of_call, call.overload, call.args, call.kwargs))
         if found:
             return lambda: self._again(found)
         return self._settled(call, before)
 
     def _again(self, found: list[Finding]) -> None:
         for finding in found:
-            self._findings.count(finding, place().stage)
+            self.findings.count(finding, place().stage)
 
     def _mismatch(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
         for against, run in before.accounts.items():
@@ -206,7 +205,7 @@ class EagerJudge:
         """Say what was declared and never happened."""
         for (overload, argument), known in self._declared.items():
             if not known.happened:
-                self._findings.report(idle_declaration(overload, argument, known.calls, known.sample))
+                self.findings.report(idle_declaration(overload, argument, known.calls, known.sample))
 
 
 def _differences(call: OperatorCall, before: _Before, result: Any, against: str, run: FakeRun) -> list[Difference]:

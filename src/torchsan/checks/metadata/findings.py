@@ -36,6 +36,7 @@ class OperatorFindings:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
+        self.recorder = collector.recorder
 
     def report(self, finding: Finding, build: Build | None = None) -> None:
         """Record a finding; the same operator and kind again raises the count, and the severity if it is graver."""

@@ -6,6 +6,7 @@ Nothing here runs the operator or knows where the call came from; it looks at te
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 import xxhash
 
-from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves, tensors_in
+from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves
+from torchsan.torch_internals.dispatch import tensors_in
 from torchsan.torch_internals.operators import as_stored, has_storage, is_own, undisturbed
 
 _EMPTY = b""
@@ -185,12 +187,12 @@ def _change(t: torch.Tensor, old: Facts, old_bits: bytes | None) -> str | None:
     return None
 
 
-def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
+def aliases(overload: Any, inputs: Sequence[Input], result: Any) -> list[Alias]:
     """The pairs of results with arguments, and of results, that share a storage and hold anything."""
     named = _outputs(overload, result)
     found: list[Alias] = []
     # As they are now: an operator may resize what it writes.
-    arguments = [(i.name, facts(i.tensor), i.sets) for i in before.inputs]
+    arguments = [(i.name, facts(i.tensor), i.sets) for i in inputs]
     for n, (one, mine, sets) in enumerate(named):
         others = [*arguments, *named[:n]]
         # Arguments may share memory among themselves: a result that may be one of them then shares it with the others.
@@ -212,7 +214,7 @@ def undeclared_aliases(overload: Any, before: Memory, result: Any) -> list[Alias
     """Those of them that the schema does not declare."""
     if _known_to(overload, _MAY_ALIAS):
         return []
-    return [alias for alias in aliases(overload, before, result) if not alias.declared]
+    return [alias for alias in aliases(overload, before.inputs, result) if not alias.declared]
 
 
 def alias_differences(
@@ -222,13 +224,9 @@ def alias_differences(
 
     A real alias that the schema does not allow is left out: that is a finding of its own.
     """
-    real = {(a.one, a.other): a for a in aliases(overload, before, result)}
-    believed_inputs = tuple(
-        Input(name=i.name, tensor=t, written=i.written, sets=i.sets)
-        for i, t in zip(before.inputs, fake_inputs, strict=True)
-    )
-    believed_memory = Memory(inputs=believed_inputs, facts=tuple(facts(t) for t in fake_inputs), bits={})
-    believed = {(a.one, a.other): a for a in aliases(overload, believed_memory, fake)}
+    real = {(a.one, a.other): a for a in aliases(overload, before.inputs, result)}
+    believed_inputs = [dataclasses.replace(i, tensor=t) for i, t in zip(before.inputs, fake_inputs, strict=True)]
+    believed = {(a.one, a.other) for a in aliases(overload, believed_inputs, fake)}
     empty = {name for name, f, _sets in _outputs(overload, result) if f.empty}
     found = []
     for pair in [*real, *(p for p in believed if p not in real)]:
@@ -247,9 +245,9 @@ def alias_differences(
 
 def _outputs(overload: Any, result: Any) -> list[tuple[str, Facts, frozenset[str]]]:
     return [
-        (f"output{leaf.path}", facts(leaf.value), return_sets(overload, leaf.path))
-        for leaf in leaves(result)
-        if isinstance(leaf.value, torch.Tensor)
+        (f"output{path}", facts(value), return_sets(overload, path))
+        for path, value in leaves(result)
+        if isinstance(value, torch.Tensor)
     ]
 
 

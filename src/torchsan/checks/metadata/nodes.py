@@ -16,15 +16,14 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.metadata.compare import BELIEVED_FIELDS, compare_results, tensors_in
+from torchsan.checks.metadata.compare import BELIEVED_FIELDS, compare_results
 from torchsan.checks.metadata.eager import EagerJudge, enter_place, leave_place
 from torchsan.checks.metadata.exhibit import render_call
-from torchsan.checks.metadata.findings import OperatorFindings, Place, mismatch
+from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
 from torchsan.errors import FindingsError
-from torchsan.recording import Recorder
 from torchsan.records import Kind, Stage
-from torchsan.torch_internals.dispatch import map_tensors
+from torchsan.torch_internals.dispatch import map_tensors, tensors_in
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import (
     draws_random_numbers,
@@ -82,16 +81,14 @@ class NodeWalk:
 
     def __init__(
         self,
-        findings: OperatorFindings,
-        recorder: Recorder,
         judge: EagerJudge,
         program: CompiledProgram,
         function: str,
         symbols: Mapping[Any, Any],
         elsewhere: Iterable[torch.fx.Node],
     ) -> None:
-        self._findings = findings
-        self._recorder = recorder
+        self._findings = judge.findings
+        self._recorder = judge.findings.recorder
         self._judge = judge
         self._program = program
         self._function = function

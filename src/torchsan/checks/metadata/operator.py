@@ -122,14 +122,13 @@ def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if actual is NotImplemented:
         return []
     found = []
-    for one, other in zip(leaves(expected), leaves(actual), strict=True):
-        if not isinstance(one.value, torch.Tensor) or not isinstance(other.value, torch.Tensor):
+    for (path, a), (_, b) in zip(leaves(expected), leaves(actual), strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             continue
-        a, b = one.value, other.value
         if a.shape == b.shape and not torch.allclose(_double(a), _double(b), rtol=1e-7, atol=1e-9, equal_nan=True):
             worst = int((_double(a) - _double(b)).abs().nan_to_num(torch.inf).argmax())
             sides = (str(t.flatten()[worst].item()) for t in (a, b))
-            found.append(Difference(what=f"output{one.path}", field="value", real=next(sides), believed=next(sides)))
+            found.append(Difference(what=f"output{path}", field="value", real=next(sides), believed=next(sides)))
     return found
 
 

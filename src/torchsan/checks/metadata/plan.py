@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.fx
@@ -54,8 +54,17 @@ class Fallback:
     """Which of several results (None for the only one), its size and its stride."""
 
 
-def fallbacks(program: CompiledProgram) -> dict[int, Fallback]:
-    """The launches of operators whose node is known, by the launch's number."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPlan:
+    """`fallbacks` are the launches of operators whose node is known, by the launch's number."""
+
+    fallbacks: Mapping[int, Fallback]
+    walked: set[str] = field(default_factory=set)
+    """The functions of the program whose nodes were run by now."""
+
+
+def plan(program: CompiledProgram) -> MetadataPlan:
+    """Return what is known of the program before it runs."""
     found: dict[int, Fallback] = {}
     for name, function in program.model.functions.items():
         graph = program.graphs.get(name)
@@ -78,7 +87,7 @@ def fallbacks(program: CompiledProgram) -> dict[int, Fallback]:
                     ),
                     asserted=tuple(_asserted(function, launch, asserts)),
                 )
-    return found
+    return MetadataPlan(fallbacks=found)
 
 
 def _node(program: CompiledProgram, launch: Launch, nodes: Mapping[str, torch.fx.Node]) -> torch.fx.Node | None:

@@ -6,6 +6,7 @@ which launch they belong to, and what they returned is compared with what Induct
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,13 +14,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.metadata.compare import BELIEVED_FIELDS, Difference, Facts, compare_facts, compare_results, facts
+from torchsan.checks.metadata.compare import BELIEVED_FIELDS, Difference, compare_facts, compare_results, facts
 from torchsan.checks.metadata.eager import EagerJudge, enter_place, leave_place
 from torchsan.checks.metadata.exhibit import exhibit_of_call, render_call
-from torchsan.checks.metadata.findings import OperatorFindings, broken_guard, mismatch
+from torchsan.checks.metadata.findings import broken_guard, mismatch
 from torchsan.checks.metadata.nodes import NodeWalk
-from torchsan.checks.metadata.plan import Fallback
-from torchsan.recording import Recorder
+from torchsan.checks.metadata.plan import Fallback, MetadataPlan
 from torchsan.records import Direction, GraphId
 from torchsan.torch_internals.fakes import bind_symbols, symbol_value
 from torchsan.torch_internals.wrapper import Launch
@@ -29,26 +29,15 @@ from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 class MetadataWatch(CallWatch):
     """Looks at one call of one compiled program."""
 
-    def __init__(
-        self,
-        findings: OperatorFindings,
-        recorder: Recorder,
-        judge: EagerJudge,
-        program: CompiledProgram,
-        fallbacks: Mapping[int, Fallback],
-        walked: set[str],
-        misled: set[GraphId],
-    ) -> None:
-        """`walked` are the functions of the program whose nodes were run already, `misled` the graphs in which an
-        operator was not what it says: what follows from it, in their outputs and backward, is not reported beside it.
-        Both are added to.
+    def __init__(self, judge: EagerJudge, program: CompiledProgram, plan: MetadataPlan, misled: set[GraphId]) -> None:
+        """`misled` are the graphs in which an operator was not what it says: what follows from it, in their outputs
+        and backward, is not reported beside it. It is added to, and so is what `plan` says was walked.
         """
         self._judge = judge
-        self._walked = walked
-        self._findings = findings
-        self._recorder = recorder
+        self._findings = judge.findings
+        self._recorder = judge.findings.recorder
         self._program = program
-        self._fallbacks = fallbacks
+        self._plan = plan
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._misled = misled
 
@@ -62,21 +51,21 @@ class MetadataWatch(CallWatch):
         follows = ref.direction is Direction.BACKWARD and ref.id in self._misled
         for node, value in zip(placeholders, () if follows else inputs.values(), strict=False):
             self._edge(f"input {node.name}", node.meta.get("val"), value, symbols)
-        if function not in self._walked:
-            self._walked.add(function)
-            elsewhere = [f.node for f in self._fallbacks.values()]
-            walk = NodeWalk(self._findings, self._recorder, self._judge, self._program, function, symbols, elsewhere)
+        if function not in self._plan.walked:
+            self._plan.walked.add(function)
+            elsewhere = [f.node for f in self._plan.fallbacks.values()]
+            walk = NodeWalk(self._judge, self._program, function, symbols, elsewhere)
             if not walk.run(inputs.values()):
                 self._misled.add(self._program.record.id)
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
-        fallback = self._fallbacks.get(launch.nth)
+        fallback = self._plan.fallbacks.get(launch.nth)
         if fallback is not None:
             enter_place(fallback.place)
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         leave_place()
-        fallback = self._fallbacks.get(launch.nth)
+        fallback = self._plan.fallbacks.get(launch.nth)
         if fallback is None or launch.result is None:
             return
         node, result = fallback.node, values[launch.result]
@@ -129,15 +118,7 @@ def _stride_differences(fallback: Fallback, result: Any) -> list[Difference]:
         value = result[item] if item is not None and isinstance(result, list | tuple) else result
         if isinstance(value, torch.Tensor):
             real = facts(value)
-            believed = Facts(
-                size=size,
-                dtype=real.dtype,
-                stride=stride,
-                offset=None,
-                device=real.device,
-                layout=real.layout,
-                requires_grad=real.requires_grad,
-            )
+            believed = dataclasses.replace(real, size=size, stride=stride, offset=None)
             what = "output" if item is None else f"output[{item}]"
             found += compare_facts(what, real, believed, ("size", "stride"))
     return found
