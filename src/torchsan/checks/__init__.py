@@ -25,12 +25,12 @@ from torchsan.checks.memory.check import MemoryCheck
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.checks.stages.check import StagesCheck
 from torchsan.checks.values.check import ValuesCheck
+from torchsan.recording import InMemoryRecorder, Writer
 from torchsan.records import Check, Kind
 
 if TYPE_CHECKING:
     from torchsan.checks.collector import OnError
     from torchsan.options import Options
-    from torchsan.recording import Writer
     from torchsan.watch.observer import Observer
 
 __all__ = ["REGISTRY", "CheckEntry", "Observed", "Reproduction", "observers"]
@@ -117,7 +117,13 @@ REGISTRY: Mapping[Check, CheckEntry] = {
 }
 
 
-def observers(options: Options, writer: Writer, on_error: OnError | None = None) -> tuple[Observer, ...]:
-    """Return the checks that the options ask for, and the collector of what they find; `on_error` is the policy."""
-    collector = Collector(writer, tensors=writer.path / "tensors", max_bytes=options.max_bytes, on_error=on_error)
+def observers(
+    options: Options, recorder: Writer | InMemoryRecorder, on_error: OnError | None = None
+) -> tuple[Observer, ...]:
+    """Return the checks that the options ask for, and the collector of what they find; `on_error` is the policy.
+
+    Exhibits are kept where there is a recording on disk.
+    """
+    tensors = recorder.path / "tensors" if isinstance(recorder, Writer) else None
+    collector = Collector(recorder, tensors=tensors, max_bytes=options.max_bytes, on_error=on_error)
     return (*(REGISTRY[check].make(options, collector) for check in options.check), collector)

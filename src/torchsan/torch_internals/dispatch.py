@@ -5,7 +5,7 @@ Importing this module imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,20 +19,6 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 def flatten(tree: Any) -> list[Any]:
     """The leaves, in order."""
     return list(_pytree.tree_leaves(tree))
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value: itself, or in its lists, tuples and dictionaries. Cheaper than `flatten`."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(item)
-
-
-def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
-    """The same nested value with what `function` makes of each tensor in its place, in the order of `flatten`."""
-    return _pytree.tree_map_only(torch.Tensor, function, tree)
 
 
 def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,28 +24,6 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether there is memory behind a tensor: not behind one of a subclass that wraps others, or a sparse one."""
-    import torch
-
-    return torch._C._has_storage(tensor)
-
-
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements of a tensor share memory, or may."""
-    import torch
-
-    return bool(torch._debug_has_internal_overlap(tensor))
-
-
-def as_stored(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as they lie in memory, without the conjugation or negation that is left to do."""
-    import torch
-
-    tensor = tensor.conj() if tensor.is_conj() else tensor
-    return torch._neg_view(tensor) if tensor.is_neg() else tensor
-
-
 class StorageRef:
     """Refers to a tensor's storage and does not keep its memory. No other storage gets its key while this exists."""
 
@@ -62,6 +40,28 @@ class StorageRef:
     def dead(self) -> bool:
         """Whether nothing holds the storage any more, in Python or in C++."""
         return bool(self._ref.expired())  # type: ignore[no-untyped-call]  # torch leaves it without types
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has memory of its own to speak of; sparse and wrapped tensors have none."""
+    import torch
+
+    return bool(torch._C._has_storage(tensor))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements of the tensor share memory with each other."""
+    import torch
+
+    return bool(torch._debug_has_internal_overlap(tensor))
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """The same lists, tuples and dictionaries with `function(tensor)` in the place of each tensor."""
+    import torch
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
 
 
 def is_higher_order(target: Any) -> bool:
@@ -172,3 +172,14 @@ def decomposition(overload: Any) -> Any:
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table().get(overload)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value: itself, or in its lists, tuples and dictionaries. Cheaper than a walk of the tree."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)

@@ -16,8 +16,7 @@ import torch
 
 from torchsan.checks.memory.plan import MemoryPlan, Name
 from torchsan.records import BufferLife, BytesByLine, GraphRef, MemoryCall, NamedBytes, SourceLine, encode
-from torchsan.torch_internals.dispatch import tensors_in
-from torchsan.torch_internals.operators import StorageRef, storage_key
+from torchsan.torch_internals.operators import StorageRef, storage_key, tensors_in
 from torchsan.torch_internals.wrapper import Launch
 
 

@@ -32,9 +32,8 @@ from torchsan.checks.metadata.judge import (
 )
 from torchsan.checks.metadata.plan import looked_at
 from torchsan.records import Finding, Stage
-from torchsan.torch_internals.dispatch import map_tensors
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
-from torchsan.torch_internals.operators import is_own, undisturbed
+from torchsan.torch_internals.operators import is_own, map_tensors, undisturbed
 from torchsan.watch.operators import OperatorCall, Remember
 from torchsan.watch.provenance import caller
 

@@ -15,8 +15,7 @@ import torch
 import xxhash
 
 from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves
-from torchsan.torch_internals.dispatch import tensors_in
-from torchsan.torch_internals.operators import as_stored, has_storage, is_own, undisturbed
+from torchsan.torch_internals.operators import has_storage, is_own, tensors_in, undisturbed
 
 _EMPTY = b""
 
@@ -29,7 +28,10 @@ def bits(t: torch.Tensor) -> bytes:
     t = t.detach()
     if t.numel() == 0:
         return _EMPTY
-    t = as_stored(t)
+    if t.is_conj():
+        t = t.conj()
+    if t.is_neg():
+        t = torch.ops.aten._neg_view.default(t)
     if not t.is_contiguous() or t.device.type != "cpu":
         # A copy of the elements as raw words, so that none is rounded or normalised on the way.
         t = t.view(_WORDS.get(t.element_size(), t.dtype)).contiguous().cpu()

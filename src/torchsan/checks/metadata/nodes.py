@@ -23,15 +23,16 @@ from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
 from torchsan.errors import FindingsError
 from torchsan.records import Kind, Stage
-from torchsan.torch_internals.dispatch import map_tensors, tensors_in
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import (
     draws_random_numbers,
     has_storage,
     is_higher_order,
     is_own,
+    map_tensors,
     overlaps_itself,
     storage_key,
+    tensors_in,
     undisturbed,
 )
 from torchsan.watch.observer import CompiledProgram

@@ -16,9 +16,8 @@ from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
 from torchsan.recording import InMemoryRecorder
 from torchsan.records import Finding, Severity, Stage
-from torchsan.torch_internals.dispatch import flatten, map_tensors
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
-from torchsan.torch_internals.operators import decomposition, undisturbed
+from torchsan.torch_internals.operators import decomposition, map_tensors, tensors_in, undisturbed
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the named arguments of one call."""
@@ -225,7 +224,7 @@ def _each(samples: list[Sample], call: Callable[..., Any]) -> None:
 
 def _functionalized(overload: Any) -> Callable[..., Any]:
     def functionalized(*args: Any, **kwargs: Any) -> Any:
-        tensors = [v for v in flatten((args, kwargs)) if isinstance(v, torch.Tensor)]
+        tensors = list(tensors_in((args, kwargs)))
 
         def call(*inner: torch.Tensor) -> Any:
             rest = iter(inner)
