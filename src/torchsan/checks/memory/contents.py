@@ -205,13 +205,13 @@ class Contents:
         name = key[1]
         candidates = [launch.kernel for launch in self._launches[content.seen :]]
         who = culprit.kernel if culprit is not None else f"one of {len(candidates)} launches"
-        when = f"before {reader.kernel} reads it" if reader is not None else "while it is still needed"
+        how = f" before {reader.kernel} reads it" if reader is not None else ", while it is still needed"
         if reader is not None and reader is culprit:
-            when = "which it only reads"
+            how = ", which it only reads"
         writer = self._launches[content.since - 1].kernel if content.since else None
         self._findings.report(
             Kind.CLOBBERED_BUFFER,
-            f"{who} writes over {name}, {when}" if when[0] == "w" else f"{who} writes over {name} {when}",
+            f"{who} writes over {name}{how}",
             buffer=name,
             launch=culprit,
             evidence={

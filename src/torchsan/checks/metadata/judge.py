@@ -147,8 +147,8 @@ _MAY_ALIAS = ("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_f
 """Their results share memory by design: whoever calls them promises not to write to it."""
 
 
-def _known_to(overload: Any, names: tuple[str, ...]) -> bool:
-    """Whether an operator is one of those of PyTorch's own."""
+def _is_one_of(overload: Any, names: tuple[str, ...]) -> bool:
+    """Whether an operator is PyTorch's own, with one of these names."""
     return is_own(overload) and str(overload).split(".")[1] in names
 
 
@@ -174,7 +174,7 @@ def writes(overload: Any, before: Memory) -> Writes:
             if argument.written:
                 if changed is None and n in before.bits and argument.tensor.numel():
                     idle.add(argument.name)
-            elif changed is not None and old.storage not in written and not _known_to(overload, _STATISTICS):
+            elif changed is not None and old.storage not in written and not _is_one_of(overload, _STATISTICS):
                 undeclared.append(Change(argument=argument.name, what=changed))
     return Writes(undeclared=tuple(undeclared), idle=frozenset(idle))
 
@@ -214,7 +214,7 @@ def aliases(overload: Any, inputs: Sequence[Input], result: Any) -> list[Alias]:
 
 def undeclared_aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
     """Those of them that the schema does not declare."""
-    if _known_to(overload, _MAY_ALIAS):
+    if _is_one_of(overload, _MAY_ALIAS):
         return []
     return [alias for alias in aliases(overload, before.inputs, result) if not alias.declared]
 
@@ -228,7 +228,7 @@ def alias_differences(
     """
     real = {(a.one, a.other): a for a in aliases(overload, before.inputs, result)}
     believed_inputs = [dataclasses.replace(i, tensor=t) for i, t in zip(before.inputs, fake_inputs, strict=True)]
-    believed = {(a.one, a.other) for a in aliases(overload, believed_inputs, fake)}
+    believed = {(a.one, a.other): a for a in aliases(overload, believed_inputs, fake)}
     empty = {name for name, f, _sets in _outputs(overload, result) if f.empty}
     found = []
     for pair in [*real, *(p for p in believed if p not in real)]:

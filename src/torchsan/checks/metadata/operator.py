@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
 from torchsan.recording import InMemoryRecorder
 from torchsan.records import Finding, Severity, Stage
+from torchsan.reference.arithmetic import widened
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
 from torchsan.torch_internals.operators import decomposition, map_tensors, tensors_in, undisturbed
 
@@ -90,8 +91,6 @@ def _value(argument: Any, make: Callable[[], torch.Tensor]) -> Any:
 
 
 _FIELDS = frozenset({"size", "dtype", "stride", "layout"})
-_WIDER = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
-_WIDER_COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 
 
 def check_decomposition(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference] | None:
@@ -115,7 +114,7 @@ def _random(overload: Any) -> bool:
 
 
 def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference]:
-    exact_args, exact_kwargs = map_tensors(_exact, (args, kwargs))
+    exact_args, exact_kwargs = map_tensors(lambda t: widened(t.detach()), (args, kwargs))
     expected = overload(*exact_args, **exact_kwargs)
     actual = function(*exact_args, **exact_kwargs)
     if actual is NotImplemented:
@@ -131,11 +130,6 @@ def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[st
     return found
 
 
-def _exact(t: torch.Tensor) -> torch.Tensor:
-    wider = _WIDER.get(t.dtype) or _WIDER_COMPLEX.get(t.dtype)
-    return t.detach().to(wider) if wider is not None else t.detach()
-
-
 def _double(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
@@ -148,7 +142,7 @@ class Result:
     samples: int
     ways: dict[str, str]
     findings: tuple[Finding, ...] = ()
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -173,13 +167,13 @@ def check_operator(overload: Any, given: Iterable[Sample] | None = None, *, comp
         "functionalized": lambda: _each(usable, _functionalized(overload)),
     }
     if compiled:
-        attempts["compiled"] = lambda: _compiled(overload, *_fresh(usable[0]))
+        attempts["compiled"] = lambda: _each(usable[:1], torch.compile(lambda *a, **k: overload(*a, **k)))
     for way, attempt in attempts.items():
         new, missed, failure = _under_crossref(overload, attempt)
         known = {(f.kind, str(f.evidence["differences"])) for f in findings}
         findings += [f for f in new if (f.kind, str(f.evidence["differences"])) not in known]
         skipped += missed
-        ways[way] = ", ".join(sorted({str(f.kind) for f in new})) or (failure if failure else "ok")
+        ways[way] = ", ".join(sorted({str(f.kind) for f in new})) or (failure or "ok")
     ways["decomposition"] = _decomposition(overload, usable, findings)
     return Result(
         operator=str(overload),
@@ -194,7 +188,7 @@ def _usable(overload: Any, samples: list[Sample]) -> tuple[list[Sample], str]:
     """The samples that the operator takes, and what it said to the others."""
     usable, why = [], "no sample could be made from its schema"
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)  # One way of running must not disturb the next.
         try:
             overload(*args, **kwargs)
             usable.append(sample)
@@ -218,7 +212,7 @@ def _under_crossref(overload: Any, attempt: Callable[[], None]) -> tuple[list[Fi
 
 def _each(samples: list[Sample], call: Callable[..., Any]) -> None:
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)
         call(*args, **kwargs)
 
 
@@ -236,17 +230,10 @@ def _functionalized(overload: Any) -> Callable[..., Any]:
     return functionalized
 
 
-def _compiled(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    def call(*a: Any, **k: Any) -> Any:
-        return overload(*a, **k)
-
-    torch.compile(call)(*args, **kwargs)
-
-
 def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]) -> str:
     outcome = "none"
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)
         found = check_decomposition(overload, args, kwargs)
         if found is None:
             continue
@@ -257,9 +244,3 @@ def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]
             findings.append(InMemoryRecorder().finding(finding))
             return str(finding.kind)
     return outcome
-
-
-def _fresh(sample: Sample) -> Sample:
-    """The same arguments in memory of their own, so that one way of running cannot disturb the next."""
-    fresh: Sample = private_copy(sample)
-    return fresh
