@@ -95,6 +95,7 @@ class Collector(Observer):
         with self._lock:
             known = self._findings.get(key)
             if known is None:
+                self._findings[key] = finding  # Known also if whoever listens to the recorder raises.
                 finding = self.recorder.finding(finding)
             elif merge is None:
                 return

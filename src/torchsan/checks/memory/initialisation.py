@@ -15,13 +15,13 @@ import torch
 from torchsan.checks.memory.findings import CallFindings, elements
 from torchsan.checks.memory.patterns import (
     Repeat,
-    block_bits,
     copied,
     gap_positions,
-    lay,
     ordinary,
+    poison,
     span_bytes,
-    telling,
+    storage_bits,
+    unmistakable,
     unwritten,
     with_gaps,
 )
@@ -77,7 +77,7 @@ class Initialisation:
         key = (block.function, name)
         if key in self._plan.on_purpose or key in self._plan.pools or key in self._plan.unfollowed:
             return
-        lay(tensor)
+        poison(tensor)
         gaps = None
         if span_bytes(tensor) > tensor.numel() * tensor.element_size():
             gaps = _Gaps(gap_positions(tensor), tuple(tensor.shape), tensor.stride())
@@ -103,7 +103,7 @@ class Initialisation:
         for argument in launch.arguments:
             block = self._block(function, argument.base)
             if block is not None and argument.base and argument.read and argument.written:
-                self._before[block] = copied(block_bits(values[argument.base]))
+                self._before[block] = copied(storage_bits(values[argument.base]))
 
     def repeatable(self, again: Callable[[], Any]) -> None:
         """The launch has run, and `again` runs it once more."""
@@ -211,7 +211,7 @@ class Initialisation:
                     return None
                 if (function, argument.base) in self._plan.unfollowed or not _ours_alone(block, tensor):
                     return None
-                written[block] = block_bits(tensor)
+                written[block] = storage_bits(tensor)
         return written
 
     def _repeat(self, function: str, launch: Launch, values: Values) -> Repeat | None:
@@ -226,7 +226,7 @@ class Initialisation:
         repeat: Repeat | None,
     ) -> None:
         """Tell elements that the launch did not write from those where it wrote the pattern's value."""
-        wholes = {block: block_bits(values[name]) for block, (name, _) in doubtful.items()}
+        wholes = {block: storage_bits(values[name]) for block, (name, _) in doubtful.items()}
         again = repeat.run({b: found for b, (_, found) in doubtful.items()}, wholes) if repeat is not None else {}
         for block, (name, found) in doubtful.items():
             state = self._poisoned[block]
@@ -234,7 +234,7 @@ class Initialisation:
                 alone = again[block][found] == ordinary(block.dtype)
                 state.verified = bool(alone.any())
             else:
-                alone = torch.full_like(found, telling(block.dtype) and not self._plan.tainted, dtype=torch.bool)
+                alone = torch.full_like(found, unmistakable(block.dtype) and not self._plan.tainted, dtype=torch.bool)
             written, left = found[~alone], found[alone]
             if written.numel():
                 state.certain = written if state.certain is None else torch.cat([state.certain, written])
@@ -247,7 +247,7 @@ class Initialisation:
     def _judge_reader(self, function: str, launch: Launch, values: Values, repeat: Repeat | None) -> None:
         bases = [a.base for a in launch.arguments if a.base is not None]
         names = {b: base for base in bases if (b := self._block(function, base)) in self._suspects and b is not None}
-        wholes = {block: block_bits(values[name]) for block, name in names.items()}
+        wholes = {block: storage_bits(values[name]) for block, name in names.items()}
         read = repeat.read(self._suspects, wholes) if repeat is not None else set()
         for block, where in self._suspects.items():
             name, state = names[block], self._poisoned[block]
@@ -258,7 +258,7 @@ class Initialisation:
                 self._plan.learnt.proven.add((launch.nth, name))
 
     def _sure(self, block: Block) -> bool:
-        return self._poisoned[block].verified or (telling(block.dtype) and not self._plan.tainted)
+        return self._poisoned[block].verified or (unmistakable(block.dtype) and not self._plan.tainted)
 
     def _check_gaps(self, block: Block | None, launch: Launch, name: str, tensor: torch.Tensor) -> None:
         """Report a write between the elements of a buffer, as wrong as one behind its end, and mend the gaps."""
@@ -269,7 +269,7 @@ class Initialisation:
         if (tuple(tensor.shape), tensor.stride()) != (gaps.size, gaps.strides):
             state.gaps, state.complete = None, True  # The memory has changed hands, and what was a gap is none now.
             return
-        whole = block_bits(tensor)
+        whole = storage_bits(tensor)
         pattern = torch.iinfo(whole.dtype).max
         hit = gaps.positions[whole[gaps.positions] != pattern]
         if not hit.numel():

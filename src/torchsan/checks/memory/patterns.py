@@ -140,12 +140,12 @@ def _integer(dtype: torch.dtype) -> torch.dtype:
     return _INTEGERS[_component(dtype).itemsize]
 
 
-def telling(dtype: torch.dtype) -> bool:
+def unmistakable(dtype: torch.dtype) -> bool:
     """Whether no program computes the pattern by itself: floating point of two bytes and more, and bool."""
     return dtype is torch.bool or (_component(dtype).is_floating_point and _component(dtype).itemsize > 1)
 
 
-def block_bits(tensor: torch.Tensor) -> torch.Tensor:
+def storage_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The whole storage of a tensor, gaps included, as integers of the width of its elements."""
     storage = tensor.untyped_storage()
     integer = _integer(tensor.dtype)
@@ -158,9 +158,9 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return plain.view(_integer(tensor.dtype))
 
 
-def lay(tensor: torch.Tensor) -> None:
+def poison(tensor: torch.Tensor) -> None:
     """Fill the storage of a fresh tensor with the pattern."""
-    whole = block_bits(tensor)
+    whole = storage_bits(tensor)
     whole.fill_(torch.iinfo(whole.dtype).max)
 
 
@@ -191,7 +191,7 @@ def unwritten(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def gap_positions(tensor: torch.Tensor) -> torch.Tensor:
     """The positions in its storage's bits that belong to no element."""
-    gap = torch.ones_like(block_bits(tensor), dtype=torch.bool)
+    gap = torch.ones_like(storage_bits(tensor), dtype=torch.bool)
     elements = bits(tensor)
     torch.as_strided(gap, elements.size(), elements.stride(), 0).fill_(False)
     return gap.nonzero().squeeze(1)
@@ -241,32 +241,32 @@ class Repeat:
         hold poison, and while they hold ordinary numbers. A launch that does not repeat itself to the bit (atomic
         additions) is given the benefit of the doubt.
         """
-        poison = {block: copied(whole) for block, whole in self._written.items()}
+        poisoned = {block: copied(whole) for block, whole in self._written.items()}
         numbers = self.run(unwritten, wholes)
-        if not self._differ(poison, numbers, unwritten):
+        if not self._differ(poisoned, numbers, unwritten):
             return set()
-        if any(not torch.equal(left, poison[b]) for b, left in self.run({}, wholes).items()):
+        if any(not torch.equal(left, poisoned[b]) for b, left in self.run({}, wholes).items()):
             return set()
         if len(unwritten) == 1:
             return set(unwritten)
         found = set()
         for block, where in unwritten.items():
             others = {b: w for b, w in unwritten.items() if b is not block}
-            if self._differ(poison, self.run({block: where}, wholes), {block: where}) or self._differ(
+            if self._differ(poisoned, self.run({block: where}, wholes), {block: where}) or self._differ(
                 self.run(others, wholes), numbers, {block: where}
             ):
                 found.add(block)
         return found or set(unwritten)
 
     @staticmethod
-    def _differ(poison: Bits, second: Bits, unwritten: Bits) -> bool:
+    def _differ(poisoned: Bits, second: Bits, unwritten: Bits) -> bool:
         """Whether two runs leave different things; between them these positions went from poison to ordinary."""
-        for block, first in poison.items():
+        for block, first in poisoned.items():
             different = first != second[block]
             if (where := unwritten.get(block)) is not None:
                 # What the launch left alone differs because it was given differently, and shows nothing.
-                poisoned = first[where] == torch.iinfo(first.dtype).max
-                alone = poisoned & (second[block][where] == ordinary(block.dtype))
+                untouched = first[where] == torch.iinfo(first.dtype).max
+                alone = untouched & (second[block][where] == ordinary(block.dtype))
                 different[where[alone]] = False
             if bool(different.any()):
                 return True

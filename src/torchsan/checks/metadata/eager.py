@@ -24,9 +24,9 @@ from torchsan.checks.metadata.findings import (
 from torchsan.checks.metadata.judge import (
     Memory,
     alias_differences,
+    arguments_before,
     bits,
     inputs,
-    photograph,
     undeclared_aliases,
     writes,
 )
@@ -121,7 +121,7 @@ class EagerJudge:
         return looked_at(overload)
 
     def before(self, call: OperatorCall) -> _Before | None:
-        memory = photograph(call.overload, call.args, call.kwargs)
+        memory = arguments_before(call.overload, call.args, call.kwargs)
         if any(i.tensor.device.type == "meta" for i in memory.inputs):
             return None  # The user runs without data; there is nothing real to compare with.
         text = render_call(call.overload, call.args, call.kwargs)

@@ -152,7 +152,7 @@ def _is_one_of(overload: Any, names: tuple[str, ...]) -> bool:
     return is_own(overload) and str(overload).split(".")[1] in names
 
 
-def photograph(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Memory:
+def arguments_before(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Memory:
     """Take down what the call may not change, and what it says that it changes."""
     found = tuple(inputs(overload, args, kwargs))
     with undisturbed():
