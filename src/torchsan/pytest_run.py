@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from torchsan.checks import REGISTRY, Observed
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
-from torchsan.records import Check, Severity
+from torchsan.records import Severity
 from torchsan.report.findings import clean, render_findings, shown_path
 from torchsan.report.tables import count
 from torchsan.session import Session
@@ -62,7 +63,9 @@ class CheckedTest:
         options = resolve(item.config, marker)
         root = item.config.invocation_params.dir / (options.out or "torchsan-runs") / run
         self.figures: dict[str, Any] | None = None
-        self.session = Session(dataclasses.replace(options, out=str(_free(root / _file_name(item.nodeid)))))
+        out = str(_free(root / _file_name(item.nodeid)))
+        # An error fails the test when it is over; it does not end it.
+        self.session = Session(dataclasses.replace(options, out=out, fail_fast=False))
         self._item = item
         self._marked = marker is not None
 
@@ -90,7 +93,7 @@ class CheckedTest:
 
     def _observed(self) -> bool:
         coverage = self.session.coverage
-        eager = self.session.options.check == (Check.METADATA,)  # Which looks at operators outside of graphs too.
+        eager = all(Observed.OPERATORS in REGISTRY[check].observes for check in self.session.options.check)
         return bool(coverage.graphs or (eager and coverage.ops_checked))
 
     def _text(self) -> str:

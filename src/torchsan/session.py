@@ -92,9 +92,11 @@ class Session:
             stack.callback(self._note_seed)
             # Here, so that preparing a session or asking for its findings does not need the instruments.
             from torchsan.checks import observers
+            from torchsan.checks.collector import raise_error
             from torchsan.watch import attach
 
-            stack.enter_context(attach(self._writer, self.options, observers(self.options, self._writer)))
+            checks = observers(self.options, self._writer, raise_error if self.options.fail_fast else None)
+            stack.enter_context(attach(self._writer, self.options, checks))
             self._note_seed()
             self._stack = stack.pop_all()
 

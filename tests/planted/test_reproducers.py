@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import torchsan
-from tests.checks.metadata.test_planted import EXPECTED, sample
 from tests.planted.faults import FAULTS, planted
 from tests.planted.operators import operator
+from tests.planted.test_metadata import EXPECTED, sample
 from tests.repro.commands import command, verified
 
 pytestmark = pytest.mark.slow

@@ -72,7 +72,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     twin = copy.deepcopy(model)
     collector = Collector()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torchsan.checks, "observers", lambda options, writer: (collector,))
+        patch.setattr(torchsan.checks, "observers", lambda *_: (collector,))
         with torchsan.session(watch="save", out=result.recording):
             known = len(generated_modules())
             compiled = torch.compile(model)

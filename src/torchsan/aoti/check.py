@@ -18,7 +18,7 @@ import torch
 
 from torchsan.aoti.launches import Launched, Seen, launch_files, read_description, read_launches, saved_tensor
 from torchsan.aoti.process import constants_of, read_leaves, write_leaves
-from torchsan.checks.exhibits import Build
+from torchsan.checks.collector import Build
 from torchsan.checks.values.findings import where_bad
 from torchsan.checks.values.plan import plan
 from torchsan.checks.values.watch import ValuesWatch

@@ -12,7 +12,7 @@ from typing import Any
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
-from torchsan.records import encode
+from torchsan.records import Check, Kind, encode
 from torchsan.report.verdict import verdict
 
 
@@ -49,6 +49,9 @@ def report_schema() -> dict[str, Any]:
     """Return the JSON Schema of the report."""
     text = resources.files("torchsan.report").joinpath("schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
+    finding = schema["$defs"]["finding"]["properties"]
+    finding["check"] = {"enum": [str(check) for check in Check]}
+    finding["kind"] = {"enum": [str(kind) for kind in Kind]}
     return schema
 
 

@@ -53,12 +53,11 @@ def _main() -> None:
 
 def _import_torchsan() -> None:
     """What trials need of torchsan, so that no trial has to import it."""
-    import torchsan.checks.memory.watch
-    import torchsan.checks.metadata.eager
-    import torchsan.checks.stages.watch
-    import torchsan.checks.values.watch
-    import torchsan.repro.values
-    import torchsan.session  # noqa: F401  # imported for the trials
+    from torchsan.checks import REGISTRY
+
+    watches = [f"torchsan.checks.{check}.watch" for check in REGISTRY]
+    for name in ("torchsan.session", *watches, "torchsan.repro.values"):
+        importlib.import_module(name)
     from torchsan.torch_internals.inductor import warm_compiler
 
     warm_compiler()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.checks import REGISTRY, Reproduction
+from torchsan.records import Finding, Kind, Severity, Stage
 from torchsan.repro.exhibits import overflow_of
 
 _OF_VALUES = frozenset([Kind.WRONG_VALUES, Kind.NON_FINITE, Kind.NONDETERMINISTIC])
@@ -41,7 +42,7 @@ def same_finding(wanted: Finding, found: Finding) -> bool:
         return False
     if _place(wanted) is not None and _place(found) != _place(wanted):
         return False
-    by_step = wanted.check is Check.STAGES and wanted.stage is not Stage.KERNEL
+    by_step = REGISTRY[wanted.check].reproduction is Reproduction.COMPILED and wanted.stage is not Stage.KERNEL
     # A step that was found by what it did to the whole graph names nodes of that graph.
     return by_step or not wanted.ops or bool(set(wanted.ops) & set(found.ops))
 

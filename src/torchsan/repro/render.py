@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from torchsan._version import __version__
+from torchsan.checks import REGISTRY, Reproduction
 from torchsan.errors import RecordingError
 from torchsan.graphs.rebuild import argument, dtype_named
 from torchsan.recording import Manifest
-from torchsan.records import Check, Exhibit, Finding, Given
+from torchsan.records import Exhibit, Finding, Given
 from torchsan.report.tables import count
 from torchsan.repro.script_assertions import assertions, shows_by_itself
 from torchsan.repro.trials import Verdict
@@ -259,7 +260,7 @@ def readme(
     if evidence.get("text"):
         parts.append(_fenced("text", "\n".join(map(str, evidence["text"]))))
     how = "python repro.py          # fails"
-    if finding.check is not Check.METADATA:
+    if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         how += "\npython repro.py eager    # passes: nothing is compiled"
     if not shows_by_itself(finding):
         how = f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"

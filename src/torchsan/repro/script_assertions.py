@@ -8,7 +8,8 @@ from __future__ import annotations
 from string import Template
 from textwrap import dedent
 
-from torchsan.records import Check, Exhibit, Finding, Kind
+from torchsan.checks import REGISTRY, Reproduction
+from torchsan.records import Exhibit, Finding, Kind
 
 _SILENT = frozenset([Kind.LEAKED_BUFFER, Kind.EARLY_FREE, Kind.UNEXPECTED_ALLOCATION])
 
@@ -134,7 +135,7 @@ def assertions(exhibit: Exhibit, finding: Finding) -> tuple[list[str], list[str]
     """Return the last lines of the script for a finding, and the lines that import what they need of PyTorch."""
     # What the metadata check compared with: the meta kernel, or the fake one, of sizes or of symbols.
     against = str(finding.evidence.get("against"))
-    if finding.check is not Check.METADATA:
+    if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         text = _COMPILED[finding.kind] if finding.kind in _COMPILED else _comparison(exhibit)
     else:
         text = _OPERATOR.get(finding.kind, _METADATA)

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from torchsan.checks import REGISTRY, Reproduction
 from torchsan.errors import RecordingError, UsageError
 from torchsan.graphs.data import foreign_operators
 from torchsan.recording import Reader, finalize
-from torchsan.records import Check, Exhibit, Finding, Given, decode, encode
+from torchsan.records import Exhibit, Finding, Given, decode, encode
 from torchsan.repro.oracle import find_same
 from torchsan.repro.script_assertions import shows_by_itself
 from torchsan.repro.trial_server import Request, Stopped, TrialServer, run_anew
@@ -264,7 +265,7 @@ def verify(folder: Path, runner: Runner, limit: float) -> Verdict:
         with ThreadPoolExecutor(3) as pool:
             same = pool.submit(runner.under_torchsan, here / "same", limit, anew=not by_itself)
             alone = pool.submit(runner.fails_alone, here / "alone", limit) if by_itself else None
-            compiled = runner.finding.check is not Check.METADATA
+            compiled = REGISTRY[runner.finding.check].reproduction is Reproduction.COMPILED
             eager = pool.submit(runner.passes_eagerly, here / "eager", limit) if compiled else None
         recording = here / "same" / "recording"
         if recording.is_dir():

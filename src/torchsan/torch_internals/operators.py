@@ -192,3 +192,14 @@ def decomposition(overload: Any) -> Any:
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table().get(overload)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value: itself, or in its lists, tuples and dictionaries. Cheaper than a walk of the tree."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
+from torchsan.checks.collector import Collector, raise_error
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.errors import FindingsError, SessionError
 from torchsan.recording import Recorder
@@ -20,7 +21,8 @@ class CrossReference:
 
     def __init__(self, *, fail_fast: bool, calls: int | None) -> None:
         self._memory = Recorder()
-        self._check: MetadataCheck | None = MetadataCheck(self._memory, calls=calls, fail_fast=fail_fast)
+        self._collector = Collector(self._memory, on_error=raise_error if fail_fast else None)
+        self._check: MetadataCheck | None = MetadataCheck(self._collector, calls)
         self._stack = ExitStack()
 
     @property
@@ -56,7 +58,7 @@ class CrossReference:
         check_version()
         with ExitStack() as stack:
             stack.enter_context(observe_seams(self._memory, ("metadata",)))
-            stack.enter_context(observe_programs(self._memory, (check,)))
+            stack.enter_context(observe_programs(self._memory, (check, self._collector)))
             stack.enter_context(observe_operators(check))
             self._stack = stack.pop_all()
         return self

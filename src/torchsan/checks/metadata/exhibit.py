@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,9 +33,7 @@ def _value(value: Any) -> str:
         return f"torch.device({str(value)!r})"
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return repr(known_number(value))
-    if isinstance(value, float) and value != value:
-        return "float('nan')"
-    if value in (float("inf"), -float("inf")) if isinstance(value, float) else False:
+    if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, torch.Generator):
         return "torch.Generator()"

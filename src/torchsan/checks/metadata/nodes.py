@@ -16,15 +16,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.metadata.compare import compare_results, tensors_in
-from torchsan.checks.metadata.eager import EagerJudge, Place, enter_place, leave_place
+from torchsan.checks.metadata.compare import BELIEVED_FIELDS, compare_results
+from torchsan.checks.metadata.eager import EagerJudge, enter_place, leave_place
 from torchsan.checks.metadata.exhibit import render_call
-from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
-from torchsan.checks.metadata.reports import BELIEVED, mismatch_report
 from torchsan.errors import FindingsError
 from torchsan.graphs.nodes import source_lines
-from torchsan.recording import Recorder
 from torchsan.records import Kind, Stage
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import (
@@ -35,6 +33,7 @@ from torchsan.torch_internals.operators import (
     map_tensors,
     overlaps_itself,
     storage_key,
+    tensors_in,
     undisturbed,
 )
 from torchsan.watch.observer import CompiledProgram
@@ -83,16 +82,14 @@ class NodeWalk:
 
     def __init__(
         self,
-        ledger: OperatorFindings,
-        sink: Recorder,
         judge: EagerJudge,
         program: CompiledProgram,
         function: str,
         symbols: Mapping[Any, Any],
         elsewhere: Iterable[torch.fx.Node],
     ) -> None:
-        self._ledger = ledger
-        self._sink = sink
+        self._findings = judge.findings
+        self._recorder = judge.findings.recorder
         self._judge = judge
         self._program = program
         self._function = function
@@ -113,7 +110,7 @@ class NodeWalk:
         graph = self._program.graphs[self._function].module.graph
         given = tuple(inputs)
         if len(given) != sum(n.op == "placeholder" for n in graph.nodes):
-            self._sink.skipped(self._what(), "the graph has other inputs than its program; its nodes were not run")
+            self._recorder.skipped(self._what(), "the graph has other inputs than its program; its nodes were not run")
             return True
         nodes = [n for n in graph.nodes if n.op != "output"]
         last = {parent: node for node in nodes for parent in (node, *node.all_input_nodes)}
@@ -130,10 +127,10 @@ class NodeWalk:
                             del self._values[done]
         finally:
             self._values.clear()
-            self._sink.ops_checked(sorted(self._checked))
+            self._recorder.ops_checked(sorted(self._checked))
             for reason, names in self._reasons.items():
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                self._sink.skipped(self._what(), f"{', '.join(names[:5])}{more}: {reason}")
+                self._recorder.skipped(self._what(), f"{', '.join(names[:5])}{more}: {reason}")
         return not self._suspect
 
     def _what(self) -> str:
@@ -146,7 +143,7 @@ class NodeWalk:
         believed = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not isinstance(believed, torch.Tensor):
             return value
-        if not compare_results(value, believed, fields=BELIEVED, number=self._number):
+        if not compare_results(value, believed, fields=BELIEVED_FIELDS, number=self._number):
             return value
         self._suspect.add(node)
         return self._stand_in(believed)
@@ -190,21 +187,21 @@ class NodeWalk:
                 return None
             raise _NotRunError("the graph says nothing of its result")
         self._checked.add(str(target))
-        found = compare_results(result, believed, fields=BELIEVED, number=self._number)
+        found = compare_results(result, believed, fields=BELIEVED_FIELDS, number=self._number)
         if not found:
             return result
         followed = not self._suspect.isdisjoint(node.all_input_nodes)
         self._suspect.add(node)
         if not followed:
             call = render_call(target, args, kwargs)
-            self._ledger.report(mismatch_report(target, _STAGE, "graph", found, call, **self._place(node).where()))
+            self._findings.report(mismatch(target, self._place(node), "graph", found, call))
         return self._stand_in(believed)
 
     def _run(self, node: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = list(tensor_arguments(target, args, kwargs))
         written = [a.tensor for a in arguments if a.written]
         try:
-            if node in self._elsewhere or self._ledger.knows(str(target), Kind.METADATA_MISMATCH):
+            if node in self._elsewhere or self._findings.knows(str(target), Kind.METADATA_MISMATCH):
                 raise _NotRunError("")
             if _storages(a.tensor for a in arguments) & self._stale:
                 raise _NotRunError("reads an input that the program has written to by then")

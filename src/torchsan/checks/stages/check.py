@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 if TYPE_CHECKING:
     import torch.fx
 
-    from torchsan.checks.exhibits import Exhibits
-    from torchsan.recording import Writer
+    from torchsan.checks.collector import Build, Collector
+    from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
 
 
@@ -24,12 +25,13 @@ class StagesCheck(Observer):
 
     name = "stages check"
 
-    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits, *, kernels_elsewhere: bool) -> None:
+    def __init__(self, collector: Collector, calls: int | None, *, kernels_elsewhere: bool) -> None:
         """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
-        self._writer = writer
+        self._collector = collector
+        self._writer = collector.recorder
         self._calls = calls
-        self._exhibits = exhibits
         self._kernels_elsewhere = kernels_elsewhere
+        self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
 
     @contextmanager
@@ -64,11 +66,17 @@ class StagesCheck(Observer):
                 for ref in refs.values():
                     self._writer.checked(ref.id, ref.direction, names)
 
+        number = next(self._numbers)
+
+        def report(finding: Finding, build: Build) -> None:
+            """Record a finding, once for each step of this compile."""
+            self._collector.add((number, finding.stage, finding.pass_), finding, build)
+
         ladder.watch = StagesWatch(
             ladder,
             self._calls,
             refs=refs,
-            report=lambda finding, build: self._exhibits.keep(self._writer.finding(finding), build),
+            report=report,
             skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.exhibits import Build
+from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Build
+from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, unsteady_finding
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
-from torchsan.recording import Writer
+from torchsan.recording import Recorder
 from torchsan.records import Finding
 from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.judge import Outcome, is_noise
@@ -62,7 +62,7 @@ class ValuesWatch(CallWatch):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Recorder,
         program: CompiledProgram,
         plans: Mapping[int, LaunchPlan],
         report: Callable[[CompiledProgram, Finding, Build], None],

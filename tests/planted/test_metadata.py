@@ -252,7 +252,7 @@ def test_what_a_wrong_operator_leaves_to_the_backward_is_not_reported_beside_it(
     with crossref() as run:
         step = torch.compile(program)
         for _ in range(2):
-            step(x).backward()  # type: ignore[no-untyped-call]  # torch's own is untyped
+            step(x).backward()
     assert run.coverage.graphs == 2
     assert len(run.findings) == number
     for finding in run.findings:

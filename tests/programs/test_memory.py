@@ -66,7 +66,7 @@ def test_a_program_on_which_pytorchs_tracker_raises(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_page_says_of_pytorchs_tracker_what_it_does(name: str) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "reference" / "memory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "memory.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
     _, _, theirs, ours, _ = (cell.strip() for cell in row.split("|"))
     said = with_pytorchs_tracker(PROGRAMS[name])
@@ -210,7 +210,7 @@ def test_a_program_that_overflows_keeps_its_guard_zones() -> None:
     assert [s.what for s in run.coverage.skipped] == ["3 calls of graph 0 inference"]
 
 
-def test_the_ledger_alone(tmp_path: Any) -> None:
+def test_lifetimes_alone(tmp_path: Any) -> None:
     from torchsan.recording import Reader
 
     assert complaints(CLEAN["batch_norm_in_training"], no_guards=True, out=tmp_path / "run") == []

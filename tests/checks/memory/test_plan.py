@@ -1,4 +1,4 @@
-"""Which arguments are all of a variable."""
+"""What is known of a program before it runs: which arguments are all of a variable."""
 
 from __future__ import annotations
 

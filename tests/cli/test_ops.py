@@ -1,4 +1,4 @@
-"""The check through the command line: the two cases, and `torchsan ops`."""
+"""`torchsan ops`, and the metadata check of operators through `torchsan run`."""
 
 from __future__ import annotations
 

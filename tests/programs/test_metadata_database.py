@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.checks.metadata.database import DTYPES, entries, look_at
+from tests.programs.database import DTYPES, entries, look_at
 from torchsan.records import Kind, Severity
 
 MISMATCH, MUTATION, ALIAS = Kind.METADATA_MISMATCH, Kind.UNDECLARED_MUTATION, Kind.UNDECLARED_ALIAS

@@ -12,7 +12,7 @@ import torch
 from torchsan.checks.metadata.crossref import crossref
 from torchsan.records import Severity
 
-_TEXT = (Path(__file__).parents[3] / "docs/found-bugs.md").read_text(encoding="utf-8")
+_TEXT = (Path(__file__).parents[2] / "docs/found-bugs.md").read_text(encoding="utf-8")
 _LINES = re.findall(r"^\| (.*) \| `([^`]*)` \|$", _TEXT.partition("## Fake kernels")[2], re.MULTILINE)
 
 
