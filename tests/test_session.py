@@ -14,8 +14,10 @@ import pytest
 import torchsan
 import torchsan.watch
 from tests.samples import finding, graph
-from torchsan.recording import Reader, Writer
-from torchsan.records import Severity
+from torchsan.options import Options
+from torchsan.recording import InMemoryRecorder, Reader, Writer
+from torchsan.records import Finding, Severity
+from torchsan.session import Session
 
 attached: list[Writer] = []
 
@@ -127,6 +129,32 @@ def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeyp
             torchsan.session().open()
     with torchsan.session():
         pass
+
+
+def test_a_session_that_cannot_start_leaves_the_recorder_open_to_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(writer: Writer, *rest: object) -> None:
+        raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
+
+    monkeypatch.setattr(torchsan.watch, "attach", broken)
+    writer = Writer.create(tmp_path / "run", command=["script.py"])
+    with pytest.raises(torchsan.UnsupportedTorchError):
+        Session(Options(), recorder=writer).open()
+    writer.event("failed", {"message": "no", "status": 3, "slug": "unsupported-torch"})
+    writer.close()
+    failure = Reader(tmp_path / "run").failure
+    assert failure is not None
+    assert failure.message == "no"
+
+
+def test_what_is_done_about_a_finding_is_the_callers(tmp_path: Path) -> None:
+    found: list[Finding] = []
+    memory = InMemoryRecorder()
+    with Session(Options(), recorder=memory, checks=(), on_finding=found.append) as run:
+        memory.finding(finding())
+    assert tuple(found) == run.findings
+    assert run.path is None
 
 
 @pytest.mark.parametrize("bad", [{"check": "value"}, {"watch": "loud"}, {"calls": 0}, {"max_bytes": "x"}])

@@ -19,6 +19,8 @@ from torchsan.errors import UsageError
 from torchsan.records.finding import Check
 
 VARIABLE = "TORCHSAN_OPTIONS"
+OF_A_SESSION = ("check", "watch", "kernels", "when", "out", "calls", "max_bytes", "no_guards")
+"""The options that `session()` and the backend take; the others are for the command line."""
 
 
 class Watch(StrEnum):

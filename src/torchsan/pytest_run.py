@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 
 from torchsan.errors import TorchsanError, UsageError
-from torchsan.options import Options, Watch, parse_options, resolve_options
+from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
 from torchsan.records import Check, Severity
-from torchsan.report.findings import clean, render_findings, shown_path
-from torchsan.report.tables import count
+from torchsan.report.findings import clean, count, render_findings, shown_path
 from torchsan.session import Session
 
 _REASONS = 5
 """Why things were not checked: how many reasons the summary has lines for."""
 
-_OF_A_TEST = ("check", "watch", "kernels", "when", "calls", "max_bytes", "no_guards")
+_OF_A_TEST = tuple(name for name in OF_A_SESSION if name != "out")
 
 
 def resolve(config: pytest.Config, marker: pytest.Mark | None) -> Options:

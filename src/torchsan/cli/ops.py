@@ -38,12 +38,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the table to stdout and return the status: 1 for errors, 4 if an operator could not be checked."""
     overloads, samples = _load(args.modules)
+    from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
 
     results = []
     for overload in overloads:
         given = _given(overload, samples)
-        results.append(check_operator(overload, given, compiled=not args.no_compile))
+        results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile))
     if args.json is not None:
         _write_json(args.json, results)
     if args.json != "-":

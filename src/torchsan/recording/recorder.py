@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,6 +116,8 @@ class InMemoryRecorder:
     """Takes what a Writer takes, and writes nothing. Thread-safe."""
 
     def __init__(self) -> None:
+        self.on_finding: Callable[[Finding], None] | None = None
+        """Called with each finding once it is kept, in the thread that found it."""
         self._state = State()
         self._lock = threading.RLock()
         self._graph_ids = itertools.count()
@@ -149,7 +151,9 @@ class InMemoryRecorder:
         with self._lock:
             finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}")
             self._state.findings.append(finding)
-            return finding
+        if self.on_finding is not None:
+            self.on_finding(finding)
+        return finding
 
     def amend(self, finding: Finding) -> None:
         """Put a finding in the place of the one with its id."""

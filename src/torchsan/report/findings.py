@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchsan.errors import FindingsError
 from torchsan.recording import Reader
 from torchsan.records import Finding, Severity, SourceLine
 
@@ -50,9 +51,26 @@ def _escape(char: str) -> str:
     return "    " if char == "\t" else char.encode("unicode_escape").decode()
 
 
+def count(n: int, what: str) -> str:
+    """Return `1 kernel`, `2 kernels`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def render_findings(findings: Iterable[Finding]) -> str:
     """Return the findings as plain text."""
     return "\n\n".join("\n".join(line.text for line in finding_lines(f)) for f in findings)
+
+
+def findings_text(findings: Sequence[Finding], noun: str, where: str) -> str:
+    """Return how many there are and where, as in `torchsan: 2 findings in compiled code`, and the findings."""
+    return f"torchsan: {count(len(findings), noun)} {where}\n\n{render_findings(findings)}"
+
+
+def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]], str]) -> None:
+    """Raise FindingsError, with what `text` makes of them, if there are findings of severity `error`."""
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    if errors:
+        raise FindingsError(text(errors), slug="findings")
 
 
 def finding_lines(finding: Finding) -> Iterator[Line]:

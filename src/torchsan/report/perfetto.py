@@ -17,9 +17,8 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
 from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
 from torchsan.records.tensor import describe_value, launch_label
-from torchsan.report.findings import clean
+from torchsan.report.findings import clean, count
 from torchsan.report.json_report import write_target
-from torchsan.report.tables import count
 
 _TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
 """The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""

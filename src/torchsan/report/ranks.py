@@ -13,9 +13,8 @@ from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
-from torchsan.report.findings import Line, clean, finding_lines, shown_place
+from torchsan.report.findings import Line, clean, count, finding_lines, shown_place
 from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
-from torchsan.report.tables import count
 from torchsan.report.terminal import print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 

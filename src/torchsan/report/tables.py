@@ -11,12 +11,7 @@ from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import GraphRecord, KernelRecord
 from torchsan.records.tensor import in_bytes
-from torchsan.report.findings import Line, clean, field_lines, source_lines
-
-
-def count(n: int, what: str) -> str:
-    """Return `1 kernel`, `2 kernels`."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+from torchsan.report.findings import Line, clean, count, field_lines, source_lines
 
 
 def program_lines(recording: Reader, limit: int | None, place: str) -> list[Line]:

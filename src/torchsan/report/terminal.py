@@ -11,8 +11,8 @@ from typing import TextIO
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Severity
-from torchsan.report.findings import Line, clean, finding_line, finding_lines, shown_place
-from torchsan.report.tables import count, memory_lines, program_lines
+from torchsan.report.findings import Line, clean, count, finding_line, finding_lines, shown_place
+from torchsan.report.tables import memory_lines, program_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
 Render = Callable[[int | None], list[Line]]

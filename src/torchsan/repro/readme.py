@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsan._version import __version__
 from torchsan.recording import Manifest
 from torchsan.records import Check, Exhibit, Finding
-from torchsan.report.tables import count
+from torchsan.report.findings import count
 from torchsan.repro.script_assertions import shows_by_itself
 from torchsan.repro.verify import Verdict
 

@@ -16,7 +16,7 @@ from typing import Any
 from torchsan.errors import RecordingError, TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import Exhibit, Finding, Given, decode, encode
-from torchsan.report.tables import count
+from torchsan.report.findings import count
 from torchsan.repro.candidates import elements
 from torchsan.repro.oracle import find_same
 from torchsan.repro.trial_server import Stopped, TrialServer

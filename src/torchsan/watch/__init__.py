@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.options import Options, Watch
-from torchsan.recording import current_rank
-from torchsan.torch_internals import check_version
-from torchsan.watch.compiled import Programs, observe_programs
+from torchsan.watch.compiled import Programs
 from torchsan.watch.operators import OperatorObserver, observe_operators
-from torchsan.watch.replicas import observe_replicas
 from torchsan.watch.timing import Timer
 from torchsan.watch.values import Watcher, probes_to
 
 if TYPE_CHECKING:
-    from torchsan.recording import Writer
+    from torchsan.recording import Recorder, Writer
     from torchsan.watch.observer import Observer
 
 __all__ = ["Programs", "attach", "watching"]
 
 
 @contextmanager
-def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
-    """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
-    caveat = check_version()
-    if caveat is not None:
-        writer.skipped("PyTorch", caveat)
+def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
+    """Watch this process until the context ends; what is seen goes to the recorder and to the observers."""
+    observers = tuple(observers)
     with ExitStack() as stack:
-        observers = stack.enter_context(watching(writer, options, observers))
-        stack.enter_context(observe_programs(writer, observers))
-        rank = current_rank(os.environ)
-        if rank is not None and rank.world > 1:
-            writer.event("rank", {"rank": rank})
-            stack.enter_context(observe_replicas(writer))
+        programs = Programs(recorder, observers)
+        stack.callback(programs.detach)
+        stack.enter_context(programs.compiles())
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
