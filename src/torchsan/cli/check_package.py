@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import UsageError
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.report.json_report import check_json_target, write_json
+from torchsan.report import EXPORTERS, Exports, add_export_flags
 from torchsan.report.terminal import print_report
 from torchsan.report.verdict import verdict
 from torchsan.repro.exhibits import Loads, parse_loads
@@ -39,15 +39,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--inputs", metavar="FILE", type=Path, help="a .safetensors file with a tensor for each input, by its name")
     flag("--load", metavar="MODULE", action="append", default=[], help="a module that registers your operators")
     flag("--out", metavar="DIR", help="where to write the recording (default torchsan-runs/<time>)")
-    flag("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
+    add_export_flags(parser, EXPORTERS)
     flag("--quiet", action="store_true", help="findings and verdict only")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the package, print the report and return its status; of a package that crashes, 128 and the signal."""
-    if args.json is not None:
-        check_json_target(args.json)
+    exports = Exports(EXPORTERS, args)
     from torchsan.aoti.build import read_about, read_program
 
     about = read_about(args.package)
@@ -85,9 +84,8 @@ def run(args: argparse.Namespace) -> int:
         where = f" in {result.last}" if result.last else ""
         sys.stderr.write(f"torchsan: the package failed{where}: {_ending(result.status)}\n")
     recording = Reader(writer.path)
-    if args.json is not None:
-        write_json(recording, args.json)
-    if args.json != "-":
+    exports.write(recording)
+    if not exports.to_stdout:
         print_report(recording, sys.stdout, quiet=args.quiet)
     return verdict(recording).exit
 

@@ -17,8 +17,8 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
 from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
 from torchsan.records.tensor import describe_value, launch_label
+from torchsan.report.exporter import Exporter
 from torchsan.report.findings import clean, count
-from torchsan.report.json_report import write_target
 
 _TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
 """The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""
@@ -54,13 +54,25 @@ class _Trace:
         return round((time - self.start) * 1e6, 3)
 
 
-def write_trace(recording: Reader, target: str, messages: TextIO) -> None:
-    """Write the trace to a file, and to `messages` what is in it and what has no times. Raise UsageError."""
-    trace = as_trace(recording)
-    write_target("--perfetto", target, json.dumps(trace, allow_nan=False) + "\n")
-    messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
-    for note in trace["otherData"]["notes"]:
-        messages.write(f"  {note}\n")
+class PerfettoExporter(Exporter[Reader]):
+    """Writes the trace of a recording, and says what is in it and what has no times."""
+
+    name = "perfetto"
+    help = "write launches and memory as a trace for ui.perfetto.dev"
+
+    def render(self, subject: Reader) -> str:
+        return _text(as_trace(subject))
+
+    def write(self, subject: Reader, target: str, messages: TextIO) -> None:
+        trace = as_trace(subject)
+        self.put(_text(trace), target)
+        messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
+        for note in trace["otherData"]["notes"]:
+            messages.write(f"  {note}\n")
+
+
+def _text(trace: dict[str, Any]) -> str:
+    return json.dumps(trace, allow_nan=False) + "\n"
 
 
 def as_trace(recording: Reader) -> dict[str, Any]:

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
+from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import Line, clean, count, finding_lines, shown_place
-from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
+from torchsan.report.json_report import JsonExporter, report_values
 from torchsan.report.terminal import print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
@@ -167,26 +168,22 @@ def _ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def write_ranks_json(ranks: Ranks, target: str) -> None:
-    """Write one report over all ranks, in the form of one over a recording; `-` is standard output."""
-    write_values(_as_json(ranks), target)
+class RanksJsonExporter(Exporter[Ranks]):
+    """Writes one report over all ranks, in the form of one over a recording."""
+
+    name = JsonExporter.name
+    help = JsonExporter.help
+
+    def render(self, subject: Ranks) -> str:
+        first = next(iter(subject.readers.values()))
+        program = _worst([r.program for r in subject.readers.values()])
+        findings = [
+            encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}} for m in subject.findings
+        ]
+        return json_text(report_values(first.manifest, subject.verdict, program, findings, _coverage(subject)))
 
 
-def _as_json(ranks: Ranks) -> dict[str, Any]:
-    first = next(iter(ranks.readers.values()))
-    return {
-        "schema": REPORT_SCHEMA,
-        "torchsan": first.manifest.torchsan,
-        "torch": first.manifest.torch,
-        "command": encode(first.manifest.command),
-        "status": ranks.verdict.status.value,
-        "program": encode(_worst([r.program for r in ranks.readers.values()])),
-        "findings": [
-            finding_as_json(encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}})
-            for m in ranks.findings
-        ],
-        "coverage": encode(_coverage(ranks)),
-    }
+RANKS_EXPORTERS: tuple[Exporter[Ranks], ...] = (RanksJsonExporter(),)
 
 
 def _worst(programs: list[Program]) -> Program:

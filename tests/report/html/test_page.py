@@ -13,7 +13,7 @@ import pytest
 from tests.report.html.recordings import HOSTILE, hostile, ordinary
 from torchsan.cli.main import main
 from torchsan.recording import Reader
-from torchsan.report.html import render_html
+from torchsan.report.html.page import render_html
 
 
 class Page(HTMLParser):

@@ -13,7 +13,6 @@ from typing import Any
 
 from torchsan.recording import Reader
 from torchsan.report.html.model import Model, build
-from torchsan.report.json_report import check_target, write_target
 
 _SCRIPTS = ("dom", "source", "pictures", "kernel", "verdict", "findings", "program", "memory", "values", "artifacts")
 _SCRIPTS_LAST = ("search", "app")
@@ -72,13 +71,3 @@ def _packed(value: Any) -> str:
 
 def _block(name: str, kind: str, text: str) -> str:
     return f'<script type="{kind}" id="{name}">{text}</script>'
-
-
-def check_html_target(target: str) -> None:
-    """Raise UsageError if a page cannot be written there, before a long run finds out; `-` is standard output."""
-    check_target("--html", target)
-
-
-def write_html(recording: Reader, target: str) -> None:
-    """Write the page to a file, at once or not at all, or to standard output for `-`."""
-    write_target("--html", target, render_html(recording))
