@@ -173,11 +173,3 @@ heavy = {"torch", "numpy", "rich"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_public_name_is_listed() -> None:
-    assert set(torchsan.__all__) <= set(dir(torchsan))
-    for name in torchsan.__all__:
-        assert getattr(torchsan, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = torchsan.nonsense

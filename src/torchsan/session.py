@@ -280,8 +280,11 @@ def session(
 
     The options are those of `torchsan run`; one that is None has its default. With `out` the recording is kept there;
     without, it is gone when the context ends, and findings and coverage stay on the object. A rank of a distributed job
-    records to `out/rank-N`. Raise UsageError for a
-    value that is not allowed.
+    records to `out/rank-N`. Raise UsageError for a value that is not allowed.
+
+    >>> with torchsan.session(check="values") as run:
+    ...     y = compiled(x)
+    >>> run.raise_if_findings()
     """
     from torchsan.options import Options, parse_options
 

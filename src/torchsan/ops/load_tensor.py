@@ -44,6 +44,9 @@ def loading_from(
     `missing="random"` makes a tensor that the store does not have, or every one when there is no store: random data
     in the size and stride that were asked for, the same for the same name. `convert_dtype` allows another dtype than
     the stored one. A thread of its own, such as one of autograd's for an accelerator, needs a context of its own.
+
+    >>> with torchsan.loading_from(missing="random"):
+    ...     x = torch.ops.torchsan.load_tensor("x", [4], [1], dtype=torch.float32, device=torch.device("cpu"))
     """
     if missing not in get_args(Missing):
         raise UsageError(f"missing={missing!r} is neither 'error' nor 'random'", slug="bad-option")

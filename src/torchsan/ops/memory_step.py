@@ -105,7 +105,13 @@ _thread = _PerThread()
 
 @contextmanager
 def memory_steps(policy: Policy = "assert") -> Iterator[MemorySteps]:
-    """Judge this thread's memory steps in the context by `policy`: raise FindingsError, only log, or do nothing."""
+    """Judge this thread's memory steps in the context by `policy`: raise FindingsError, only log, or do nothing.
+
+    >>> with torchsan.memory_steps("log") as steps:
+    ...     torchsan.memory_step({"a": torch.ones(2)}, freed=["b"])
+    >>> steps.problems
+    ['step 0: b was to be freed and was never allocated']
+    """
     steps = MemorySteps(policy)
     _thread.steps.append(steps)
     try:
@@ -145,6 +151,8 @@ def memory_step(
     `dying` names are gone by the next step: what this one is the last to use. Names that share a storage (views,
     reuse) keep it together: it has to be gone when the last of them is. After the `last` step what is left may live
     on, as what a graph returns does. What is not as planned raises FindingsError, or what `memory_steps` says.
+
+    >>> torchsan.memory_step({"a": torch.ones(2)}, last=True)
     """
     torch.ops.torchsan.memory_step(list(allocated.values()), list(allocated), list(freed), list(dying), last)
 
@@ -155,6 +163,10 @@ def insert_memory_steps(module: torch.fx.GraphModule, *example_inputs: torch.Ten
     A value is planned to die after its last use, as FX and its interpreter let it; inputs, attributes and outputs are
     others' to free. Which nodes make tensors is read from their metadata; `example_inputs` provide it where there is
     none. Raise UsageError without either.
+
+    >>> module = torch.fx.symbolic_trace(lambda x: (x + 1) * 2)
+    >>> torchsan.insert_memory_steps(module, torch.ones(2))(torch.ones(2))
+    tensor([4., 4.])
     """
     if example_inputs:
         from torch.fx.passes.shape_prop import ShapeProp

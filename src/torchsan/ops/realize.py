@@ -53,6 +53,9 @@ def realize(x: torch.Tensor) -> torch.Tensor:
     """Return `x` as a fresh tensor that is really there: no compiled kernel computes across this point.
 
     The same holds for its gradient. Costs one copy.
+
+    >>> torchsan.realize(torch.ones(2)) + 1
+    tensor([2., 2.])
     """
     # Where both work, the operator alone: tracing an autograd.Function makes Dynamo warn of itself.
     alone = torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
@@ -111,6 +114,9 @@ def probe(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return `x`, and show it as `name`, and its gradient as `name.grad`, to a session that watches.
 
     Inside such a session it is a boundary like `realize`; otherwise it is nothing at all, and `x` itself comes back.
+
+    >>> with torchsan.session(watch="save", out="probed"):
+    ...     y = torchsan.probe(torch.ones(2), "after-attention")
     """
     if _listener is None:
         return x

@@ -34,6 +34,11 @@ class Store:
     to fsspec). Any number of threads, processes and machines may read and write one store at once. A put that
     returned is seen by every later read, and survives the death of its process; with `durable=True` a power failure
     too (local folders). `queue_bytes` bounds the memory of puts that do not wait.
+
+    >>> with torchsan.Store("tensors") as store:
+    ...     _ = store.put("x", torch.ones(2))
+    ...     store.get("x")
+    tensor([1., 1.])
     """
 
     def __init__(

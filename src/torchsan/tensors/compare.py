@@ -19,6 +19,9 @@ def compare(actual: torch.Tensor, expected: torch.Tensor) -> Comparison:
     """Return how `actual` differs from `expected`: truthy when equal, with a `reason` when they cannot be compared.
 
     Strides and devices may differ. Like `summarize` it runs no operator on CPU tensors, and its memory is bounded.
+
+    >>> torchsan.compare(torch.zeros(3), torch.tensor([0.0, 0.0, 1.0])).mismatches
+    1
     """
     here, there = describe(actual), describe(expected)
     count = math.prod(n for n in here.shape if n is not None) if None not in here.shape else 0

@@ -16,7 +16,11 @@ U = TypeVar("U")
 
 @undisturbed
 def describe(t: torch.Tensor) -> TensorMeta:
-    """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor."""
+    """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor.
+
+    >>> torchsan.describe(torch.zeros(2, 3).t()).stride
+    (1, 3)
+    """
     kind = kind_of(t)
     strided = kind not in ("sparse", "opaque", "nested")
     return TensorMeta(

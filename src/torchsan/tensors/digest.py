@@ -18,6 +18,9 @@ def digest(t: torch.Tensor) -> str:
     change. It is not an address: it does not withstand someone who looks for collisions, so the store uses BLAKE3.
 
     Raise UsageError where the elements cannot be read.
+
+    >>> torchsan.digest(torch.ones(2, 2)) == torchsan.digest(torch.ones(2, 2).t())
+    True
     """
     reason = unreadable(t)
     if reason is not None:

@@ -124,6 +124,9 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     Total: it raises for no tensor. It runs no operator on CPU tensors, so it neither adds to autograd's graph nor
     consumes random numbers nor shows up in dispatch modes. Extra memory is bounded by some tens of megabytes, whatever
     the size of `t`.
+
+    >>> torchsan.summarize(torch.tensor([1.0, float("nan")])).nan
+    1
     """
     meta = describe(t)
     count = math.prod(n for n in meta.shape if n is not None)
