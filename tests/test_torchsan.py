@@ -110,6 +110,7 @@ def surroundings() -> dict[str, Any]:
     return {"torch": torch, "torchsan": torchsan, "warnings": warnings, "compiled": torch.compile(torch.relu), "x": x}
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # torch warns of itself when it builds a package
 @pytest.mark.parametrize("name", examples())
 def test_a_public_name_shows_its_use(
     name: str, surroundings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,10 +19,10 @@ import torch._inductor.config
 import torchsan
 from tests.packages.models import exported
 from torchsan.aoti.convert import as_recording
+from torchsan.cli.values import watched_values
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Watched
-from torchsan.report.values import watched_values
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("packages")]
 ROOT = Path(__file__).parents[2]

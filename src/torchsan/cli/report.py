@@ -12,8 +12,7 @@ from torchsan.aoti.convert import as_recording
 from torchsan.errors import UsageError
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report import EXPORTERS, Exports, add_export_flags
-from torchsan.report.tables import kernel_details
-from torchsan.report.terminal import print_finding, print_lines, print_report
+from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.html.conftest import Open
 from tests.report.html.recordings import HOSTILE, big, hostile, ordinary
-from tests.report.html.test_model import OLD
+from tests.report.html.test_parts import OLD
 from torchsan.recording import Reader
 from torchsan.report.html.page import render_html
 

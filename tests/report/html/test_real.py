@@ -11,7 +11,7 @@ import torch._inductor.config
 import torchsan
 from torchsan.recording import Reader
 from torchsan.records import CallTimes, GraphNodes, MemoryCall, decode
-from torchsan.report.html.model import Model, build
+from torchsan.report.html.page import Model, build
 
 
 class Block(torch.nn.Module):

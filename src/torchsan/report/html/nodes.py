@@ -8,8 +8,7 @@ from typing import Any
 
 from torchsan.recording import Reader
 from torchsan.records import GraphNodes, GraphRecord, NodeRecord, SourceLine, decode
-from torchsan.report.html.bounds import cut
-from torchsan.report.html.sources import Lines
+from torchsan.report.html.sources import Lines, cut
 
 _NODE = re.compile(
     r"""\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*["'](?P<type>[^"']*)["'])?\s*=\s*(?P<op>[\w.\[\]]+)(?:\((?P<args>.*))?"""
