@@ -330,7 +330,7 @@ from torchsan import session
 from torchsan.records import Severity
 from tests.samples import finding, graph
 atexit.register(print, "at exit")
-writer = session.__globals__["_active"]._writer
+writer = session.__globals__["_active"]._recorder
 writer.graph(graph())
 print("before")
 writer.finding(finding(Severity.WARNING))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     _require_version(args.package, about)
     loads = parse_loads(args.load)
     _import(loads)
-    from torchsan.aoti.check import Request, check_package
+    from torchsan.aoti.check import Request, check_package, program_file
 
     content = read_program(args.package) if args.program is None else None
     if args.program is None and content is None:
         raise UsageError(f"{args.package} does not hold its exported program; give it with --program", slug="usage")
-    with _file(args.program, content) as file:
+    with program_file(content) if content is not None else nullcontext(args.program) as file:
         program = _load(file)
         inputs = _inputs(program, args.inputs)
         writer = Writer.create(args.out, command=("check-package", str(args.package)))
@@ -112,17 +111,6 @@ def _require_version(package: Path, about: Any) -> None:
             f"{package} was built by torch {built!s:.40}, and this is {torch.__version__}; use that, or build it anew",
             slug="bad-package",
         )
-
-
-@contextmanager
-def _file(given: Path | None, content: Any) -> Iterator[Path]:
-    from torchsan.aoti.check import program_file
-
-    if given is not None:
-        yield given
-    else:
-        with program_file(content) as file:
-            yield file
 
 
 def _load(file: Path) -> ExportedProgram:

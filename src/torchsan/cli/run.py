@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     folder = create_folder(None if url else options.out, command=command, options=options)
     shipper = _shipper(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _zygote() if options.repro else nullcontext() as zygote:
+    with _trial_server() if options.repro else nullcontext() as server:
         with supervised(_child_command(folder, command), progress.show if progress else None) as program:
             if progress is not None:
                 progress.close()
@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
                 if shipper is not None:
                     shipper.discard()
                 raise
-        if zygote and status == 1:
-            _reproduce(folder, options, zygote)
+        if server and status == 1:
+            _reproduce(folder, options, server)
     if sent:
         remove(folder)
     if rank is not None:
@@ -185,17 +185,16 @@ def _report(folder: Path, options: Options, exports: Exports[Reader], program: P
     return verdict(recording).exit
 
 
-@contextmanager
-def _zygote() -> Iterator[TrialServer]:
-    """What a reproducer will need, ready as soon as the program has ended."""
+def _trial_server() -> TrialServer:
+    """What tries reproducers, getting ready while the program runs."""
     from torchsan.repro.trial_server import TrialServer
 
-    with TrialServer() as zygote:
-        zygote.get_ready()
-        yield zygote
+    server = TrialServer()
+    server.get_ready()
+    return server
 
 
-def _reproduce(folder: Path, options: Options, zygote: TrialServer) -> None:
+def _reproduce(folder: Path, options: Options, server: TrialServer) -> None:
     """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
     from torchsan.cli.repro import make_and_say
     from torchsan.repro.exhibits import Loads
@@ -204,7 +203,7 @@ def _reproduce(folder: Path, options: Options, zygote: TrialServer) -> None:
     out = folder.with_name(f"{folder.name}-repro")
     try:
         wanted = Wanted(recording=Reader(folder), finding=None, out=out, loads=Loads())
-        make_and_say(wanted, zygote, quiet=options.quiet, to=sys.stderr)
+        make_and_say(wanted, server, quiet=options.quiet, to=sys.stderr)
     except TorchsanError as e:
         sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")
 

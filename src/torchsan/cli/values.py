@@ -6,8 +6,7 @@ import argparse
 import fnmatch
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -23,36 +22,40 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which values to show; what is None or empty selects all."""
-
-    kernels: tuple[str, ...] = ()
-    """Globs of kernel names; one with `!` in front excludes."""
-    graph: int | None = None
-    direction: str | None = None
-    call: int | None = None
-    name: str | None = None
-    """A glob of variables, probes and nodes."""
-    when: When = When.BOTH
-    non_finite: bool = False
-
-    def selects(self, w: Watched) -> bool:
-        """Return whether to show `w`."""
-        return (
-            (Options(kernels=self.kernels).selects(w.kernel))
-            and self.graph in (None, w.graph)
-            and self.direction in (None, w.direction)
-            and self.call in (None, w.call)
-            and (self.name is None or any(fnmatch.fnmatchcase(n, self.name) for n in (w.name, w.node) if n))
-            and self.when in (When.BOTH, w.phase)
-            and (not self.non_finite or _non_finite(w))
-        )
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `values` to the command line."""
+    parser = commands.add_parser(
+        "values", help="show what was watched", description="Show the values that a run with --watch recorded."
+    )
+    flag = parser.add_argument
+    flag("recording", metavar="RECORDING", help="the folder that `torchsan run --watch …` wrote")
+    flag("--kernels", metavar="GLOB[,GLOB…]", default="", help="only these kernels; !GLOB excludes")
+    flag("--graph", metavar="N[:DIRECTION]", help="only this graph, such as 0 or 0:backward")
+    flag("--call", metavar="N", type=int, help="only this call of a graph, from 0")
+    flag("--name", metavar="GLOB", help="only variables, probes or nodes of this name")
+    flag("--when", choices=[str(w) for w in When], default=str(When.BOTH), help="only before or after a launch")
+    flag("--non-finite", action="store_true", help="only tensors with NaN or Inf")
+    flag("--save", metavar="DIR", type=Path, help="write the selected tensors to files in DIR")
+    parser.set_defaults(run=run)
 
 
-def _non_finite(watched: Watched) -> bool:
-    s = watched.summary
-    return s is not None and bool(s.nan or s.posinf or s.neginf)
+def run(args: argparse.Namespace) -> int:
+    """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
+    with opened(args.recording) as recording:
+        values = watched_values(recording)
+        selected = list(filter(_selector(args), values))
+        if not selected:
+            kernels = list(dict.fromkeys(w.kernel for w in values))
+            more = f" and {len(kernels) - 8} more" if len(kernels) > 8 else ""
+            raise UsageError(
+                f"none of the {len(values)} watched values is selected; kernels: {', '.join(kernels[:8])}{more}",
+                slug="nothing-selected",
+            )
+        if args.save is not None:
+            _save(recording, selected, args.save)
+        else:
+            _print(selected, sys.stdout)
+        return 0
 
 
 def watched_values(recording: Reader) -> list[Watched]:
@@ -66,20 +69,33 @@ def watched_values(recording: Reader) -> list[Watched]:
     return values
 
 
-def select(values: Sequence[Watched], selection: Selection) -> list[Watched]:
-    """Return the values that `selection` selects. Raise UsageError, with what there is, if that is none."""
-    selected = [w for w in values if selection.selects(w)]
-    if not selected:
-        kernels = list(dict.fromkeys(w.kernel for w in values))
-        more = f" and {len(kernels) - 8} more" if len(kernels) > 8 else ""
-        raise UsageError(
-            f"none of the {len(values)} watched values is selected; kernels: {', '.join(kernels[:8])}{more}",
-            slug="nothing-selected",
+def _selector(args: argparse.Namespace) -> Callable[[Watched], bool]:
+    """Return whether to show a value, by all the flags that were given."""
+    options = Options(kernels=tuple(glob for glob in args.kernels.split(",") if glob))
+    graph = re.fullmatch(rf"(\d+)(?:[: ]({'|'.join(Direction)}))?", args.graph or "")
+    if args.graph is not None and graph is None:
+        expected = "expected a number, or one with a direction as 0:backward"
+        raise UsageError(f"--graph {args.graph!r}: {expected}", slug="usage")
+
+    def selects(w: Watched) -> bool:
+        return (
+            options.selects(w.kernel)
+            and (graph is None or (int(graph[1]) == w.graph and graph[2] in (None, w.direction)))
+            and args.call in (None, w.call)
+            and (args.name is None or any(fnmatch.fnmatchcase(n, args.name) for n in (w.name, w.node) if n))
+            and args.when in (When.BOTH, w.phase)
+            and (not args.non_finite or _non_finite(w))
         )
-    return selected
+
+    return selects
 
 
-def print_values(values: Iterable[Watched], stream: TextIO) -> None:
+def _non_finite(watched: Watched) -> bool:
+    s = watched.summary
+    return s is not None and bool(s.nan or s.posinf or s.neginf)
+
+
+def _print(values: Iterable[Watched], stream: TextIO) -> None:
     """Print a table: in the width of the terminal, or, where there is none, one line a value."""
     from rich.console import Console
     from rich.table import Table
@@ -109,57 +125,6 @@ def _row(w: Watched) -> tuple[str, ...]:
     graph = "probe" if w.graph is None else f"{w.graph} {w.direction}"
     launch = "" if w.launch is None else f"#{w.launch}"
     return graph, str(w.call), launch, w.phase, w.kernel, w.name, w.node or "", describe_value(w)
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `values` to the command line."""
-    parser = commands.add_parser(
-        "values", help="show what was watched", description="Show the values that a run with --watch recorded."
-    )
-    flag = parser.add_argument
-    flag("recording", metavar="RECORDING", help="the folder that `torchsan run --watch …` wrote")
-    flag("--kernels", metavar="GLOB[,GLOB…]", default="", help="only these kernels; !GLOB excludes")
-    flag("--graph", metavar="N[:DIRECTION]", help="only this graph, such as 0 or 0:backward")
-    flag("--call", metavar="N", type=int, help="only this call of a graph, from 0")
-    flag("--name", metavar="GLOB", help="only variables, probes or nodes of this name")
-    flag("--when", choices=[str(w) for w in When], default=str(When.BOTH), help="only before or after a launch")
-    flag("--non-finite", action="store_true", help="only tensors with NaN or Inf")
-    flag("--save", metavar="DIR", type=Path, help="write the selected tensors to files in DIR")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
-    with opened(args.recording) as recording:
-        return _run(recording, args)
-
-
-def _run(recording: Reader, args: argparse.Namespace) -> int:
-    graph, direction = _graph(args.graph)
-    selection = Selection(
-        kernels=tuple(glob for glob in args.kernels.split(",") if glob),
-        graph=graph,
-        direction=direction,
-        call=args.call,
-        name=args.name,
-        when=When(args.when),
-        non_finite=args.non_finite,
-    )
-    values = select(watched_values(recording), selection)
-    if args.save is not None:
-        _save(recording, values, args.save)
-    else:
-        print_values(values, sys.stdout)
-    return 0
-
-
-def _graph(text: str | None) -> tuple[int | None, str | None]:
-    if text is None:
-        return None, None
-    match = re.fullmatch(rf"(\d+)(?:[: ]({'|'.join(Direction)}))?", text)
-    if match is None:
-        raise UsageError(f"--graph {text!r}: expected a number, or one with a direction as 0:backward", slug="usage")
-    return int(match[1]), match[2]
 
 
 def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:

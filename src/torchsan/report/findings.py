@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from torchsan.errors import FindingsError
 from torchsan.recording import Reader
-from torchsan.records import Finding, Severity, SourceLine
+from torchsan.records import Coverage, Finding, Severity, SourceLine
 
 
 def shown_path(path: Path) -> str:
@@ -54,6 +55,25 @@ def _escape(char: str) -> str:
 def count(n: int, what: str) -> str:
     """Return `1 kernel`, `2 kernels`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def severities_text(findings: Iterable[Finding]) -> str:
+    """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none."""
+    counts = Counter(f.severity for f in findings)
+    return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
+
+
+def seen_text(coverage: Coverage) -> str:
+    """Return what was looked at, in short."""
+    return f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+
+
+def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:
+    """Return each reason why something was not checked with what that was, the most frequent first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for skipped in coverage.skipped:
+        groups[skipped.reason].append(skipped.what)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
 def render_findings(findings: Iterable[Finding]) -> str:

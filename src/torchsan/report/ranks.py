@@ -14,12 +14,10 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
 from torchsan.report.exporter import Exporter, json_text
-from torchsan.report.findings import Line, clean, count, finding_lines, shown_place
+from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
 from torchsan.report.json_report import JsonExporter, report_values
-from torchsan.report.terminal import print_lines
+from torchsan.report.terminal import STATUS_STYLES, print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
-
-_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +140,15 @@ def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
     if not quiet:
         yield from _table(ranks)
     outcome = ranks.verdict
-    counts = {s: sum(m.finding.severity is s for m in ranks.findings) for s in Severity}
-    found = ", ".join(count(n, s.value) for s, n in counts.items() if n) or "no findings"
-    yield Line(f"torchsan: {outcome.status}: {found} on {count(ranks.world, 'rank')}", _STYLES[outcome.status])
+    found = severities_text(m.finding for m in ranks.findings) or "no findings"
+    yield Line(f"torchsan: {outcome.status}: {found} on {count(ranks.world, 'rank')}", STATUS_STYLES[outcome.status])
     for reason in outcome.reasons:
         yield Line(f"  {clean(reason)}")
 
 
 def _table(ranks: Ranks) -> Iterator[Line]:
     for rank, reader in ranks.readers.items():
-        coverage = reader.coverage()
-        seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+        seen = seen_text(reader.coverage())
         yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(shown_place(reader))}")
     steps, tensors = ranks.compared
     if steps and tensors:

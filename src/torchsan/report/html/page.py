@@ -20,6 +20,7 @@ from typing import Any
 from torchsan._version import __version__
 from torchsan.recording import Reader
 from torchsan.records import Finding, GraphRecord, Watched, decode, encode
+from torchsan.report.findings import skipped_by_reason
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.nodes import node_table, recorded_nodes
 from torchsan.report.html.parts import (
@@ -227,10 +228,7 @@ def _verdict(recording: Reader) -> dict[str, Any]:
 
 def _coverage(recording: Reader) -> dict[str, Any]:
     coverage = recording.coverage()
-    groups: dict[str, list[str]] = defaultdict(list)
-    for skipped in coverage.skipped:
-        groups[skipped.reason].append(skipped.what)
-    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    ordered = skipped_by_reason(coverage)
     return {
         **{k: getattr(coverage, k) for k in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")},
         "skipped": [[cut(reason, 1000), len(what), cut_all(what, 200)] for reason, what in ordered[:200]],
