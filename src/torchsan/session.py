@@ -10,7 +10,7 @@ import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from torchsan.errors import SessionError
 
@@ -230,7 +230,7 @@ def _record_to_disk(options: Options, stack: ExitStack) -> Writer:
     """Begin a recording where the options say; `stack` ends it, and sends or removes it if it is not to stay there."""
     import tempfile
 
-    from torchsan.recording import Writer, current_rank, finalize, is_url
+    from torchsan.recording import Writer, create_folder, current_rank, finalize, is_url
 
     path = options.out
     rank = current_rank(os.environ)
@@ -239,22 +239,22 @@ def _record_to_disk(options: Options, stack: ExitStack) -> Writer:
     elif path is None:
         path = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsan-", ignore_cleanup_errors=True))
     url = path if is_url(path) else None
-    writer = Writer.create(None if url else path, command=getattr(sys, "argv", ()), options=options)
+    folder = create_folder(None if url else path, command=getattr(sys, "argv", ()), options=options)
     if url is not None:
-        stack.callback(_sent_or_kept, writer.path, _shipper(writer, url))
-    stack.callback(finalize, writer.path, None)
-    return writer
+        stack.callback(_sent_or_kept, folder, ship(folder, url))
+    stack.callback(finalize, folder, None)
+    return Writer(folder)
 
 
-def _shipper(writer: Writer, url: str) -> Shipper:
+def ship(folder: Path, url: str) -> Shipper:
+    """Begin to send a new recording to `url`; if that cannot be, remove it and raise UsageError."""
     from torchsan.recording import Shipper
     from torchsan.recording.shipping import remove
 
     try:
-        return Shipper(writer.path, url)
+        return Shipper(folder, url)
     except BaseException:
-        writer.close()
-        remove(writer.path)
+        remove(folder)
         raise
 
 
@@ -286,16 +286,7 @@ def session(
     ...     y = compiled(x)
     >>> run.raise_if_findings()
     """
+    given = {name: value for name, value in locals().items() if value is not None}
     from torchsan.options import Options, parse_options
 
-    given: dict[str, Any] = {
-        "check": check,
-        "watch": watch,
-        "kernels": kernels,
-        "when": when,
-        "out": out,
-        "calls": calls,
-        "max_bytes": max_bytes,
-        "no_guards": no_guards,
-    }
-    return Session(Options(**parse_options("session()", {k: v for k, v in given.items() if v is not None})))
+    return Session(Options(**parse_options("session()", given)))

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
-from torchsan.recording import Program, Rank, Reader, Shipper, create_folder, current_rank, finalize, is_url, local_copy
+from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
 from torchsan.recording.folder import create_place
 from torchsan.recording.shipping import remove
 from torchsan.records import Check
 from torchsan.report import EXPORTERS, Exports, add_export_flags, verdict
 from torchsan.report.findings import clean
+from torchsan.session import ship
 
 if TYPE_CHECKING:
     from torchsan.repro.trial_server import TrialServer
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         exports = Exports(EXPORTERS, options)
     url = options.out if is_url(options.out) else None
     folder = create_folder(None if url else options.out, command=command, options=options)
-    shipper = _shipper(folder, url) if url else None
+    shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with _trial_server() if options.repro else nullcontext() as server:
         with supervised(_child_command(folder, command), progress.show if progress else None) as program:
@@ -110,14 +111,6 @@ def run(args: argparse.Namespace) -> int:
         # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
         return program.status or 0
     return status
-
-
-def _shipper(folder: Path, url: str) -> Shipper:
-    try:
-        return Shipper(folder, url)
-    except UsageError:
-        remove(folder)
-        raise
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:

@@ -32,7 +32,7 @@ from torchsan.report.html.parts import (
     memory_part,
     values_part,
 )
-from torchsan.report.html.sources import Artifacts, Cutter, Lines, Texts, cut, cut_all
+from torchsan.report.html.sources import Artifacts, Cutter, Lines, cut, cut_all
 from torchsan.report.verdict import verdict
 from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
@@ -106,20 +106,19 @@ class Model:
 def build(recording: Reader) -> Model:
     """Return the model of a recording. Raise RecordingError if a record is malformed."""
     lines = Lines(recording.manifest.cwd)
-    texts = Texts(recording)
-    artifacts = Artifacts(texts)
+    artifacts = Artifacts(recording)
     graphs = recording.graphs()
     positions: dict[GraphKey, int] = {(g.id, g.direction.value): i for i, g in enumerate(graphs)}
     watched = recording.events("watched")
     values = [decode(Watched, body.get("watched")) for body in watched[:MOST_VALUES]]
     parts: dict[str, Any] = {}
-    shown = _graphs(recording, values, lines, artifacts, texts, parts)
+    shown = _graphs(recording, values, lines, artifacts, parts)
     parts["values"] = values_part(values, positions, len(watched))
     memory = memory_part(recording, positions, lines)
     parts["memory"] = memory
     kept = _kept(recording)
     findings = [_finding(f, graphs, positions, lines) | {"repro": f.id in kept} for f in recording.findings()]
-    artifacts.add_others(recording)
+    artifacts.add_others()
     artifacts.add_files(lines)
     index = {
         "torchsan": __version__,
@@ -134,7 +133,7 @@ def build(recording: Reader) -> Model:
         "memory": {"calls": len(memory)},
         "values": {"all": len(watched), "shown": len(values)},
     }
-    return Model(index=index, parts=parts | texts.parts)
+    return Model(index=index, parts=parts | artifacts.parts)
 
 
 def _graphs(
@@ -142,7 +141,6 @@ def _graphs(
     values: list[Watched],
     lines: Lines,
     artifacts: Artifacts,
-    texts: Texts,
     parts: dict[str, Any],
 ) -> list[dict[str, Any]]:
     nodes, times = recorded_nodes(recording), fastest(recording)
@@ -156,7 +154,8 @@ def _graphs(
     shown = []
     for i, graph in enumerate(recording.graphs()):
         key = (graph.id, graph.direction.value)
-        wrapper = read_wrapper(texts.read(graph.artifacts["wrapper"])) if "wrapper" in graph.artifacts else Wrapper()
+        texts = {name: artifacts.read(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
+        wrapper = read_wrapper(texts["wrapper"]) if texts["wrapper"] else Wrapper()
         model = graph_model(
             graph,
             findings=findings[key],
@@ -166,8 +165,7 @@ def _graphs(
             wrapper=wrapper,
             lines=lines,
         )
-        text = texts.read(graph.artifacts["graph"]) if "graph" in graph.artifacts else ""
-        parts[f"nodes-{i}"] = node_table(graph, nodes.get(key), text, lines)
+        parts[f"nodes-{i}"] = node_table(graph, nodes.get(key), texts["graph"], lines)
         shown.append({**model, **artifacts.add_graph(i, graph.artifacts, wrapper)})
     return shown
 

@@ -71,39 +71,6 @@ _LONGEST = 12_000_000
 _ALL = 60_000_000
 
 
-class Texts:
-    """Reads artifacts, and numbers the texts that the page takes along."""
-
-    def __init__(self, recording: Reader) -> None:
-        self._recording = recording
-        self._read: dict[str, str] = {}
-        self._left = _ALL
-        self.parts: dict[str, Any] = {}
-
-    def read(self, name: str) -> str:
-        """The text of an artifact; one that cannot be read is a text that says so."""
-        if name not in self._read:
-            try:
-                self._read[name] = self._recording.artifact(name)
-            except RecordingError as e:
-                self._read[name] = f"({e})"
-        return self._read[name]
-
-    def part(self, name: str) -> dict[str, Any]:
-        """Put an artifact into the page. Return its part, and its size as it is and as it is shown."""
-        text = self.read(name)
-        shown = text[: max(0, min(_LONGEST, self._left))]
-        self._left -= len(shown)
-        key = f"text-{len(self.parts)}"
-        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
-        return {
-            "text": key,
-            "bytes": len(text.encode("utf-8", "replace")),
-            "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
-            "cut": len(text) if len(shown) < len(text) else None,
-        }
-
-
 class Lines:
     """Numbers source lines, files and modules as they come."""
 
@@ -142,12 +109,29 @@ _OTHERS = 500
 
 
 class Artifacts:
-    """Collects the artifacts of a page, and numbers them in the order in which they come."""
+    """Reads the texts of a recording, each once, and numbers those that the page takes along.
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+    `parts` are the texts by name, cut if they are very long; `found` says what each of them is.
+    """
+
+    def __init__(self, recording: Reader) -> None:
+        self._recording = recording
+        self._read: dict[str, str] = {}
         self._taken: set[str] = set()
+        self._left = _ALL
+        self.parts: dict[str, str] = {}
         self.found: list[dict[str, Any]] = []
+
+    def read(self, name: str | None) -> str:
+        """The text of an artifact; one that cannot be read is a text that says so, and None an empty one."""
+        if name is None:
+            return ""
+        if name not in self._read:
+            try:
+                self._read[name] = self._recording.artifact(name)
+            except RecordingError as e:
+                self._read[name] = f"({e})"
+        return self._read[name]
 
     def add_graph(self, graph: int, artifacts: dict[str, str], wrapper: Wrapper) -> dict[str, Any]:
         """Add the texts of a graph, and the kernels of its wrapper. Return the numbers that they got.
@@ -175,9 +159,9 @@ class Artifacts:
             )
         return {"artifacts": numbers, "definitions": definitions}
 
-    def add_others(self, recording: Reader) -> None:
+    def add_others(self) -> None:
         """Add the texts of the recording that belong to no graph."""
-        for name in recording.artifacts()[:_OTHERS]:
+        for name in self._recording.artifacts()[:_OTHERS]:
             if name not in self._taken:
                 self._add(name, "text", None)
 
@@ -196,14 +180,23 @@ class Artifacts:
             )
 
     def _add(self, name: str, kind: str, graph: int | None) -> int:
+        """Put an artifact into the page, with its size as it is and as it is shown. Return its number."""
         self._taken.add(name)
+        text = self.read(name)
+        shown = text[: max(0, min(_LONGEST, self._left))]
+        self._left -= len(shown)
+        key = f"text-{len(self.parts)}"
+        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
         entry = {
             "kind": kind,
             "name": cut(name, 300),
             "path": cut(f"artifacts/{name}", 300),
             "language": _LANGUAGES.get(name.rpartition(".")[2], "text"),
             "graph": graph,
-            **self._texts.part(name),
+            "text": key,
+            "bytes": len(text.encode("utf-8", "replace")),
+            "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
+            "cut": len(text) if len(shown) < len(text) else None,
         }
         self.found.append(entry)
         return len(self.found) - 1
