@@ -18,7 +18,7 @@ from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
 from torchsan.records import Check, Severity
-from torchsan.report.findings import clean, count, render_findings, shown_path
+from torchsan.report.findings import clean, count, findings_text, shown_path
 from torchsan.session import Session
 
 _REASONS = 5
@@ -95,8 +95,7 @@ class CheckedTest:
     def _text(self) -> str:
         findings = self.session.findings
         kinds = ", ".join(dict.fromkeys(f.kind.value for f in findings))
-        head = f"torchsan: {count(len(findings), 'finding')} in this test: {kinds}"
-        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {self._place}"
+        return f"{findings_text(findings, 'finding', f'in this test: {kinds}')}\n\nrecording: {self._place}"
 
     @property
     def _place(self) -> str:
