@@ -65,8 +65,9 @@ class Session:
         """Prepare a session.
 
         Without a `recorder` it records to `options.out`, or to a folder that goes with it. `checks` take the place of
-        those that the options ask for; `last` see everything after the checks. `on_finding` is the caller's policy:
-        it is called with each finding once that is recorded, in the thread that found it.
+        those that the options ask for, and must be given for a recorder in memory; `last` see everything after the
+        checks. `on_finding` is the caller's policy: it is called with each finding once that is recorded, in the thread
+        that found it.
         """
         self.options = options
         self.observers: tuple[Observer, ...] = ()
@@ -123,7 +124,8 @@ class Session:
             if self._scope is Scope.PROCESS:
                 stack.callback(_release)
             self._recorder = self._given or _record_to_disk(self.options, stack)
-            self._recorder.on_finding = self._on_finding
+            if self._on_finding is not None:
+                self._recorder.on_finding = self._on_finding
             stack.callback(self._end_recording)
             stack.callback(self._note_seed)
             self._watch(self._recorder, stack)
@@ -190,7 +192,8 @@ class Session:
         if isinstance(recorder, Writer):  # What times and values are for is a recording that somebody reads.
             found = found if found is not None else observers(self.options, recorder)
             found = stack.enter_context(watching(recorder, self.options, found))
-        self.observers = (*(found or ()), *self._last)
+        assert found is not None, "the checks for a recorder in memory are given"
+        self.observers = (*found, *self._last)
         if self._scope is Scope.COMPILES:
             self._programs = Programs(recorder, self.observers)
             stack.callback(self._programs.detach)
