@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torchsan.watch import Programs
     from torchsan.watch.observer import Observer
 
+    AnyRecorder = Writer | InMemoryRecorder
+
 # Everything else when it is used: `import torchsan` costs nothing, as a pytest plugin that is off must.
 
 
@@ -56,7 +58,7 @@ class Session:
         self,
         options: Options,
         *,
-        recorder: Writer | InMemoryRecorder | None = None,
+        recorder: AnyRecorder | None = None,
         scope: Scope = Scope.PROCESS,
         checks: Sequence[Observer] | None = None,
         last: Sequence[Observer] = (),
@@ -76,7 +78,7 @@ class Session:
         self._checks = checks
         self._last = last
         self._on_finding = on_finding
-        self._recorder: Writer | InMemoryRecorder | None = None
+        self._recorder: AnyRecorder | None = None
         self._programs: Programs | None = None
         self._thread = threading.local()
         self._stack = ExitStack()
@@ -176,7 +178,7 @@ class Session:
             if self._scope is Scope.PROCESS:
                 _active = self
 
-    def _watch(self, recorder: Writer | InMemoryRecorder, stack: ExitStack) -> None:
+    def _watch(self, recorder: AnyRecorder, stack: ExitStack) -> None:
         # Imported here, so that preparing a session or asking for its findings does not need the instruments.
         from torchsan.checks import observers
         from torchsan.recording import Writer, current_rank
@@ -188,12 +190,11 @@ class Session:
         caveat = check_version()
         if caveat is not None:
             recorder.skipped("PyTorch", caveat)
-        found = self._checks
-        if isinstance(recorder, Writer):  # What times and values are for is a recording that somebody reads.
-            found = found if found is not None else observers(self.options, recorder)
-            found = stack.enter_context(watching(recorder, self.options, found))
-        assert found is not None, "the checks for a recorder in memory are given"
-        self.observers = (*found, *self._last)
+        checks = self._checks
+        if checks is None:
+            assert isinstance(recorder, Writer), "the checks for a recorder in memory are given"
+            checks = observers(self.options, recorder)
+        self.observers = (*stack.enter_context(watching(recorder, self.options, checks)), *self._last)
         if self._scope is Scope.COMPILES:
             self._programs = Programs(recorder, self.observers)
             stack.callback(self._programs.detach)

@@ -107,10 +107,13 @@ _thread = _PerThread()
 def memory_steps(policy: Policy = "assert") -> Iterator[MemorySteps]:
     """Judge this thread's memory steps in the context by `policy`: raise FindingsError, only log, or do nothing.
 
+    >>> import torch, torchsan
     >>> with torchsan.memory_steps("log") as steps:
-    ...     torchsan.memory_step({"a": torch.ones(2)}, freed=["b"])
+    ...     x = torch.ones(4)
+    ...     torchsan.memory_step({"x": x})
+    ...     torchsan.memory_step({}, freed=["x"], last=True)
     >>> steps.problems
-    ['step 0: b was to be freed and was never allocated']
+    ['step 1: x was to be freed and is still alive']
     """
     steps = MemorySteps(policy)
     _thread.steps.append(steps)
@@ -152,7 +155,11 @@ def memory_step(
     reuse) keep it together: it has to be gone when the last of them is. After the `last` step what is left may live
     on, as what a graph returns does. What is not as planned raises FindingsError, or what `memory_steps` says.
 
-    >>> torchsan.memory_step({"a": torch.ones(2)}, last=True)
+    >>> import torch, torchsan
+    >>> x = torch.ones(4)
+    >>> torchsan.memory_step({"x": x})
+    >>> del x
+    >>> torchsan.memory_step({}, freed=["x"], last=True)
     """
     torch.ops.torchsan.memory_step(list(allocated.values()), list(allocated), list(freed), list(dying), last)
 
@@ -164,9 +171,10 @@ def insert_memory_steps(module: torch.fx.GraphModule, *example_inputs: torch.Ten
     others' to free. Which nodes make tensors is read from their metadata; `example_inputs` provide it where there is
     none. Raise UsageError without either.
 
-    >>> module = torch.fx.symbolic_trace(lambda x: (x + 1) * 2)
-    >>> torchsan.insert_memory_steps(module, torch.ones(2))(torch.ones(2))
-    tensor([4., 4.])
+    >>> import torch, torchsan
+    >>> module = torch.fx.symbolic_trace(lambda x: x.sin().cos())
+    >>> torchsan.insert_memory_steps(module, torch.zeros(2))(torch.zeros(2))
+    tensor([1., 1.])
     """
     if example_inputs:
         from torch.fx.passes.shape_prop import ShapeProp

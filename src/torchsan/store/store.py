@@ -35,10 +35,11 @@ class Store:
     returned is seen by every later read, and survives the death of its process; with `durable=True` a power failure
     too (local folders). `queue_bytes` bounds the memory of puts that do not wait.
 
-    >>> with torchsan.Store("tensors") as store:
-    ...     _ = store.put("x", torch.ones(2))
-    ...     store.get("x")
-    tensor([1., 1.])
+    >>> import torch, torchsan
+    >>> store = torchsan.Store("memory://tensors")
+    >>> store.put("x", torch.arange(3))
+    >>> store.get("x"), store.names()
+    (tensor([0, 1, 2]), ['x'])
     """
 
     def __init__(

@@ -20,8 +20,10 @@ def compare(actual: torch.Tensor, expected: torch.Tensor) -> Comparison:
 
     Strides and devices may differ. Like `summarize` it runs no operator on CPU tensors, and its memory is bounded.
 
-    >>> torchsan.compare(torch.zeros(3), torch.tensor([0.0, 0.0, 1.0])).mismatches
-    1
+    >>> import torch, torchsan
+    >>> difference = torchsan.compare(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
+    >>> bool(difference), difference.max_abs, difference.first_bad
+    (False, 0.5, (1,))
     """
     here, there = describe(actual), describe(expected)
     count = math.prod(n for n in here.shape if n is not None) if None not in here.shape else 0

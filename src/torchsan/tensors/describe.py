@@ -18,8 +18,10 @@ U = TypeVar("U")
 def describe(t: torch.Tensor) -> TensorMeta:
     """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor.
 
-    >>> torchsan.describe(torch.zeros(2, 3).t()).stride
-    (1, 3)
+    >>> import torch, torchsan
+    >>> meta = torchsan.describe(torch.zeros(2, 3).t())
+    >>> meta.shape, meta.stride, meta.dtype
+    ((3, 2), (1, 3), 'float32')
     """
     kind = kind_of(t)
     strided = kind not in ("sparse", "opaque", "nested")

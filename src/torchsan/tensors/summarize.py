@@ -125,8 +125,10 @@ def summarize(t: torch.Tensor) -> TensorSummary:
     consumes random numbers nor shows up in dispatch modes. Extra memory is bounded by some tens of megabytes, whatever
     the size of `t`.
 
-    >>> torchsan.summarize(torch.tensor([1.0, float("nan")])).nan
-    1
+    >>> import torch, torchsan
+    >>> summary = torchsan.summarize(torch.tensor([0.0, 1.0, float("nan")]))
+    >>> summary.count, summary.nan, summary.mean
+    (3, 1, 0.5)
     """
     meta = describe(t)
     count = math.prod(n for n in meta.shape if n is not None)

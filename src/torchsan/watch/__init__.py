@@ -7,13 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torchsan.options import Options, Watch
+from torchsan.recording import Writer
 from torchsan.watch.compiled import Programs
 from torchsan.watch.operators import OperatorObserver, observe_operators
 from torchsan.watch.timing import Timer
 from torchsan.watch.values import Watcher, probes_to
 
 if TYPE_CHECKING:
-    from torchsan.recording import Recorder, Writer
+    from torchsan.recording import Recorder
     from torchsan.watch.observer import Observer
 
 __all__ = ["Programs", "attach", "watching"]
@@ -35,16 +36,19 @@ def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
 
 
 @contextmanager
-def watching(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
-    """Give the observers, with a timer, and that of `--watch` if the options ask for it.
+def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
+    """Give the observers; for a recording on disk, which somebody will read, with a timer and what `--watch` asks for.
 
     Probes are seen while the context lasts.
     """
-    observers = (*observers, Timer(writer, options.calls, checked=bool(options.check)))
+    if not isinstance(recorder, Writer):
+        yield tuple(observers)
+        return
+    observers = (*observers, Timer(recorder, options.calls, checked=bool(options.check)))
     if options.watch is Watch.OFF:
         yield observers
         return
-    watcher = Watcher(writer, options)
+    watcher = Watcher(recorder, options)
     with probes_to(watcher):
         # First, so that a launch is named before a check has a chance to fail on it.
         yield (watcher, *observers)
