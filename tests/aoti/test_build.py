@@ -20,11 +20,11 @@ import torchsan
 from tests.aoti.models import exported
 from torchsan.aoti.build import instrumented
 from torchsan.aoti.launches import as_recording
+from torchsan.cli.values import watched_values
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader
 from torchsan.records import Watched
-from torchsan.report.values import watched_values
 from torchsan.torch_internals.wrapper.cpp import Wrapper, read_wrapper
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("packages")]

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from torchsan.aoti.launches import Launched, Seen, as_recording, launch_files, read_launches
+from torchsan.cli.values import watched_values
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, encode
-from torchsan.report.values import watched_values
 from torchsan.store import Store
 
 START = b"TSANPKG\n" + struct.pack("<II", 1, 0x01020304)

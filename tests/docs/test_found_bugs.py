@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchsan.checks.metadata.crossref import crossref
+from torchsan.calls import crossref
 from torchsan.records import Severity
 
 _TEXT = (Path(__file__).parents[2] / "docs/found-bugs.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.planted.operators import PLANTED, operator
-from torchsan.checks.metadata.crossref import CrossReference, crossref
+from torchsan.calls import CrossReference, crossref
 from torchsan.checks.metadata.operator import check_operator
 from torchsan.errors import FindingsError
 from torchsan.records import Finding, Kind, Severity, Stage
@@ -235,7 +235,7 @@ def test_what_pytorch_cannot_compile_is_found_where_it_runs(name: str) -> None:
         torch.compile(program)(sample())
     assert not run.findings
     assert not run.coverage.graphs
-    result = check_operator(operator(name), [((sample(),), {})])
+    result = check_operator(operator(name), [((sample(),), {})], watch=crossref)
     assert result.ways["eager"] == "metadata-mismatch"
     assert result.ways["compiled"].startswith("failed: ")
     assert {f for finding in result.findings for f in fields(finding)} == EXPECTED[name][1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.metadata.crossref import crossref
+from torchsan.calls import crossref
 from torchsan.records import Finding
 
 __all__ = ["DTYPES", "entries", "look_at"]

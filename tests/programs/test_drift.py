@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torchsan
-from torchsan.checks.metadata.crossref import crossref
+from torchsan.calls import crossref
 from torchsan.recording import Reader
 from torchsan.report.verdict import verdict
 

@@ -12,7 +12,7 @@ import torch
 from tests.planted.operators import operator
 from tests.programs.clean import CLEAN
 from tests.programs.models import MODELS
-from torchsan.checks.metadata.crossref import CrossReference, crossref
+from torchsan.calls import CrossReference, crossref
 from torchsan.records import Severity, Stage
 
 _SOME = ("layer_norm_whose_gradient_is_noise", "dropout_in_training", "batch_norm_in_inference")

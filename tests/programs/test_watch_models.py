@@ -17,9 +17,9 @@ import torchsan
 import torchsan.checks
 from tests.models import MODELS, step
 from tests.watch.counting import count_kernels, generated_modules
+from torchsan.cli.values import watched_values
 from torchsan.recording import Reader
 from torchsan.records import Watched
-from torchsan.report.values import watched_values
 from torchsan.store import Store
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 

@@ -12,8 +12,8 @@ import pytest
 
 import torchsan
 from tests.programs.ending_badly import CRASH, LOOP
+from torchsan.cli.values import watched_values
 from torchsan.recording import Reader
-from torchsan.report.values import watched_values
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import torch._inductor.config
 from torch._higher_order_ops import while_loop
 
 from tests.watch.counting import count_kernels, generated_modules
+from torchsan.cli.values import watched_values
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
 from torchsan.records import Watched
 from torchsan.records.tensor import value_key
-from torchsan.report.values import watched_values
 from torchsan.session import Session
 
 X = torch.linspace(-1, 1, 16).view(4, 4)

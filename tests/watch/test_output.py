@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from torchsan.cli.values import watched_values
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, Watched, decode
 from torchsan.records.tensor import value_key
-from torchsan.report.values import watched_values
 from torchsan.store import Store
 from torchsan.watch.output import WatchOutput, Widths
 

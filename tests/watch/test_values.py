@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from tests.watch.made_up import SOURCE, entry, program
+from torchsan.cli.values import watched_values
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Reader, Writer
 from torchsan.records import Watched
 from torchsan.records.tensor import value_key
-from torchsan.report.values import watched_values
 from torchsan.watch.values import Watcher
 
 Seen = tuple[str, str, str]

@@ -161,6 +161,9 @@ def aot_compile(
     for, into the folder that the variable TORCHSAN_OUT names when the package runs; without it nothing is recorded.
     `torchsan values FOLDER` and the other commands read that folder. Raise UsageError for what is no exported program,
     an unknown level or a path that does not end in `.pt2`.
+
+    >>> exported = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+    >>> package = torchsan.aot_compile(exported, "model.pt2", watch="save")
     """
     import torch
     from torch.export import ExportedProgram

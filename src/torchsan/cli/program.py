@@ -48,9 +48,8 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     """
     writer = Writer(Path(folder))
     options = read_manifest(writer.path).options
-    if options.fail_fast:
-        writer.on_finding = partial(_stop_at_error, writer)
-    session = Session(options, writer=writer)
+    stop = partial(_stop_at_error, writer) if options.fail_fast else None
+    session = Session(options, recorder=writer, on_finding=stop)
     try:
         session.open()
     except TorchsanError as e:

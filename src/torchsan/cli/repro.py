@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
 from torchsan.errors import UsageError
-from torchsan.report.findings import clean, shown_path
-from torchsan.report.tables import count
+from torchsan.report.findings import clean, count, shown_path
 
 if TYPE_CHECKING:
     from torchsan.recording import Reader

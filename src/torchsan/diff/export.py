@@ -14,6 +14,7 @@ from torchsan._version import __version__
 from torchsan.diff.result import Diff
 from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
 from torchsan.records import encode
+from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import clean
 
 DIFF_SCHEMA = 1
@@ -114,3 +115,26 @@ def _text(text: str) -> str:
 
 def _lines(text: str) -> str:
     return "<br>".join(_text(line) for line in text.split("\n"))
+
+
+class DiffJsonExporter(Exporter[Diff]):
+    """Writes a comparison for programs."""
+
+    name = "json"
+    help = "write the comparison for programs to FILE, or to - for stdout"
+
+    def render(self, subject: Diff) -> str:
+        return json_text(as_json(subject))
+
+
+class DiffHtmlExporter(Exporter[Diff]):
+    """Writes a comparison as a web page."""
+
+    name = "html"
+    help = "write the comparison as a web page to FILE"
+
+    def render(self, subject: Diff) -> str:
+        return as_html(subject)
+
+
+DIFF_EXPORTERS: tuple[Exporter[Diff], ...] = (DiffJsonExporter(), DiffHtmlExporter())

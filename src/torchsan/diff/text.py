@@ -19,8 +19,7 @@ from torchsan.diff.result import (
 )
 from torchsan.records import Comparison
 from torchsan.records.tensor import in_bytes
-from torchsan.report.findings import Line, clean, source_lines
-from torchsan.report.tables import count
+from torchsan.report.findings import Line, clean, count, source_lines
 
 D = TypeVar("D")
 

@@ -1,4 +1,4 @@
-"""What a recording means for whoever waits for an exit status."""
+"""The verdict on a recording: clean, findings or incomplete, and the exit status that goes with it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torchsan.graphs.rebuild import require_operators
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
 from torchsan.records import Exhibit, Given
-from torchsan.report.tables import count
+from torchsan.report.findings import count
 from torchsan.repro.exhibits import Wanted
 from torchsan.repro.reduce import mapped, reduce
 from torchsan.repro.render import readme, render

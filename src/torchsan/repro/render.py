@@ -17,7 +17,7 @@ from torchsan.errors import RecordingError
 from torchsan.graphs.rebuild import argument, dtype_named
 from torchsan.recording import Manifest
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.report.tables import count
+from torchsan.report.findings import count
 from torchsan.repro.script_assertions import assertions, shows_by_itself
 from torchsan.repro.trials import Verdict
 from torchsan.repro.values import Tensors, contiguous_stride, default_fill, is_uniform, span

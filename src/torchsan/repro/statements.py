@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchsan.errors import UsageError
 from torchsan.recording.folder import write_atomically
-from torchsan.report.tables import count
+from torchsan.report.findings import count
 from torchsan.repro.trial_server import environment
 from torchsan.repro.trials import Limits, Made, Trials, leave_out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def observe_programs(writer: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
-    """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
-    programs = Programs(writer, tuple(observers))
-    try:
-        with programs.compiles():
-            yield
-    finally:
-        programs.detach()
 
 
 class Programs:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchsan
 from tests.planted.operators import operator
-from torchsan.checks.metadata.crossref import crossref
+from torchsan.calls import crossref
 from torchsan.records import Kind, Severity, Stage
 from torchsan.torch_internals.operators import loaded_overloads
 

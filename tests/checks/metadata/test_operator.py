@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.planted.operators import operator
+from torchsan.calls import crossref
 from torchsan.checks.metadata import operator as decompositions
 from torchsan.checks.metadata.operator import check_decomposition, check_operator, generated_samples
 
@@ -59,7 +60,7 @@ def test_a_wrong_decomposition_is_found_beside_the_other_ways_of_running_an_oper
     put_in_its_place: Callable[[str, Callable[..., Any]], None],
 ) -> None:
     put_in_its_place("right", function)
-    result = check_operator(operator("right"), [((torch.arange(6.0).reshape(2, 3),), {})])
+    result = check_operator(operator("right"), [((torch.arange(6.0).reshape(2, 3),), {})], watch=crossref)
     assert result.ways == {"eager": "ok", "functionalized": "ok", "compiled": "ok", "decomposition": outcome}
     assert result.status == ("error" if said else "ok")
     assert [said in f.message for f in result.findings] == [True] * bool(said)
@@ -69,7 +70,7 @@ def test_a_wrong_decomposition_is_found_beside_the_other_ways_of_running_an_oper
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize(("name", "outcome"), [("right", "ok"), ("wrong_dtype", "metadata-mismatch")])
 def test_an_operator_is_run_compiled_too(name: str, outcome: str) -> None:
-    result = check_operator(operator(name), [((torch.ones(2, 3),), {})])
+    result = check_operator(operator(name), [((torch.ones(2, 3),), {})], watch=crossref)
     assert set(result.ways) == {"eager", "functionalized", "compiled", "decomposition"}
     assert {way: result.ways[way] for way in ("eager", "compiled")} == {"eager": outcome, "compiled": outcome}
     assert result.ways["decomposition"] == "none"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from torchsan.checks.metadata.compare import Difference, compare_results, leaves
-from torchsan.checks.metadata.crossref import crossref
 from torchsan.checks.metadata.exhibit import render_call
 from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
 from torchsan.recording import Recorder
-from torchsan.records import Finding, Severity, Stage
+from torchsan.records import Coverage, Finding, Severity, Stage
 from torchsan.reference.arithmetic import widened
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
 from torchsan.torch_internals.operators import decomposition, map_tensors, tensors_in, undisturbed
@@ -153,8 +153,23 @@ class Result:
         return "ok" if self.samples else "not checked"
 
 
-def check_operator(overload: Any, given: Iterable[Sample] | None = None, *, compiled: bool = True) -> Result:
-    """Check an operator on the samples given, or on generated ones that it takes."""
+class Watched(Protocol):
+    """What watching a call gives, as `torchsan.crossref()` does."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+
+    @property
+    def coverage(self) -> Coverage: ...
+
+
+Watch = Callable[[], AbstractContextManager[Watched]]
+
+
+def check_operator(
+    overload: Any, given: Iterable[Sample] | None = None, *, watch: Watch, compiled: bool = True
+) -> Result:
+    """Check an operator on the samples given, or on generated ones that it takes; `watch` is `torchsan.crossref`."""
     samples = list(given) if given is not None else [s for _, s in generated_samples(overload)]
     usable, why = _usable(overload, samples)
     if not usable:
@@ -169,7 +184,7 @@ def check_operator(overload: Any, given: Iterable[Sample] | None = None, *, comp
     if compiled:
         attempts["compiled"] = lambda: _each(usable[:1], torch.compile(lambda *a, **k: overload(*a, **k)))
     for way, attempt in attempts.items():
-        new, missed, failure = _under_crossref(overload, attempt)
+        new, missed, failure = _watched(watch, overload, attempt)
         known = {(f.kind, str(f.evidence["differences"])) for f in findings}
         findings += [f for f in new if (f.kind, str(f.evidence["differences"])) not in known]
         skipped += missed
@@ -197,9 +212,9 @@ def _usable(overload: Any, samples: list[Sample]) -> tuple[list[Sample], str]:
     return usable, why
 
 
-def _under_crossref(overload: Any, attempt: Callable[[], None]) -> tuple[list[Finding], list[str], str]:
+def _watched(watch: Watch, overload: Any, attempt: Callable[[], None]) -> tuple[list[Finding], list[str], str]:
     failure = ""
-    with crossref() as run, warnings.catch_warnings():
+    with watch() as run, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             attempt()

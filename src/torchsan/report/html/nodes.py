@@ -7,8 +7,7 @@ from typing import Any
 from torchsan.graphs.printed import try_parse
 from torchsan.recording import Reader
 from torchsan.records import GraphNodes, NodeRecord, SourceLine, decode
-from torchsan.report.html.bounds import cut
-from torchsan.report.html.sources import Lines
+from torchsan.report.html.sources import Lines, cut
 
 _MOST_TEXT = 400
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.report.html.conftest import Open
 from tests.report.html.recordings import HOSTILE, big, hostile, ordinary
-from tests.report.html.test_model import OLD
+from tests.report.html.test_parts import OLD
 from torchsan.recording import Reader
-from torchsan.report.html import render_html
+from torchsan.report.html.page import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

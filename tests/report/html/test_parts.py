@@ -12,11 +12,10 @@ from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Writer
 from torchsan.records import GraphId
-from torchsan.report.html.bounds import Cutter, cut
 from torchsan.report.html.evidence import evidence_model
-from torchsan.report.html.model import Model, build
-from torchsan.report.html.page import render_model
+from torchsan.report.html.page import Model, build, render_model
 from torchsan.report.html.parts import blamed_launch
+from torchsan.report.html.sources import Cutter, cut
 from torchsan.torch_internals.wrapper.outline import read_wrapper
 
 OLD = Path(__file__).parents[2] / "data" / "recording-schema-1"
