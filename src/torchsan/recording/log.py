@@ -53,7 +53,10 @@ def connect(folder: Path) -> sqlite3.Connection:
     In WAL mode a commit is a write to a file, which survives the process; `synchronous=NORMAL` gives up only the last
     events before a power cut, and makes an event cost microseconds. Every statement commits by itself.
     """
-    if identity(folder / EVENTS) in _lost:
+    if not (folder / EVENTS).exists():
+        with suppress(OSError):  # SQLite says what is wrong with the place.
+            (folder / EVENTS).touch()
+    if identity(folder / EVENTS) in _lost - {None}:
         raise sqlite3.OperationalError("the program closed the descriptors of its log")
     connection = sqlite3.connect(folder / EVENTS, isolation_level=None, check_same_thread=False)
     try:
@@ -84,6 +87,7 @@ class EventLog:
         self.connection = connect(self._folder)
         # The end of the interpreter would close it, lost descriptors or not, and closing writes. `close` undoes this.
         _keep_forever(self.connection)
+        self._database = identity(self._folder / EVENTS)
         files = {identity(part) for part in _parts(self._folder / EVENTS, "", "-wal", "-shm")} - {None}
         self._descriptors = {n: i for n in set(_open_descriptors()) - before if (i := identity(n)) in files}
 
@@ -110,8 +114,8 @@ class EventLog:
         """
         _log.debug("the program closed the descriptors of %s; going on with others", self._folder)
         file = self._folder / EVENTS
+        _lost.add(self._database)
         with file.open("rb") as old:
-            _lost.add(identity(old.fileno()))
             # Keeps the inode taken: SQLite would mistake another database that gets it for the lost one.
             _keep_forever(mmap.mmap(old.fileno(), 1, access=mmap.ACCESS_READ))
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=".log-") as temporary:

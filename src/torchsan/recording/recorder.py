@@ -20,8 +20,8 @@ from typing import Any
 
 from torchsan.errors import UsageError
 from torchsan.options import Options
-from torchsan.recording import log
 from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
+from torchsan.recording.log import EventLog, connect, insert, make_single_file
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
 
 _log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class Writer(Recorder):
         self._pid = os.getpid()
         self._artifacts: set[str] = set()
         try:
-            self._log: log.EventLog | None = log.EventLog(folder)
+            self._log: EventLog | None = EventLog(folder)
         except sqlite3.Error as e:
             raise UsageError(
                 f"cannot write a recording to {folder}: {e}; choose another --out", slug="unwritable-out"
@@ -311,9 +311,9 @@ if hasattr(os, "register_at_fork"):
 def finalize(folder: Path, program: Program | None) -> None:
     """Record how the program ended, if that is known, and make the log a single file. Raise nothing."""
     try:
-        with closing(log.connect(folder)) as connection:
+        with closing(connect(folder)) as connection:
             if program is not None:
-                log.insert(connection, 0, "program", json.dumps(encode(program)))
-            log.make_single_file(connection)
+                insert(connection, 0, "program", json.dumps(encode(program)))
+            make_single_file(connection)
     except sqlite3.Error:
         _log.debug("cannot finalize %s", folder, exc_info=True)
