@@ -5,12 +5,17 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.machine import prepare
 
 # A shell that starts the tests in the background, or nohup, ignores these for them and for all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How fast examples are made depends on what else the machine does.
+settings.register_profile("torchsan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("torchsan")
 
 _SLOW_LIMIT = 1800
 """Seconds for one test marked slow; the others have what pyproject.toml says."""

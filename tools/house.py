@@ -180,7 +180,8 @@ def without_namesake(root: Path) -> list[str]:
         if folder.name == name:
             candidates.append(package / folder)
         if folder == Path():
-            candidates += [tests / name, tests / f"{name}.py", root / name, root / "tools" / f"{name}.py"]
+            parts = [tests / name, tests / f"{name}.py", root / name, root / "tools" / f"{name}.py"]
+            candidates += [*parts, root / "src" / name]
         if not (WHOLE_PROGRAMS & set(folder.parts)) and not any(c.exists() for c in candidates):
             lonely.append(str(path.relative_to(root)))
     return lonely

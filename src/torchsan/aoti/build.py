@@ -91,34 +91,42 @@ def instrumented(
     if values and when is not When.AFTER and selects("(inputs)"):
         after[wrapper.entered].append(_guarded(_tensors(INPUT, "BEFORE", watch, wrapper.inputs)))
     for site in wrapper.sites:
-        launch = site.launch
-        if not selects(launch.kernel):
-            continue
-        if when is not When.AFTER:
-            calls = [_launch(launch, "BEFORE"), *(_numbers(launch) if values else ())]
-            calls += _tensors(launch.nth, "BEFORE", watch, launch.reads) if values else ()
-            before.setdefault(site.begins, []).append(_guarded(calls))
-        if when is not When.BEFORE and (values or when is When.AFTER):
-            calls = [_launch(launch, "AFTER"), *(_tensors(launch.nth, "AFTER", watch, launch.writes) if values else ())]
-            after.setdefault(site.ends, []).append(_guarded(calls))
+        if selects(site.launch.kernel):
+            if when is not When.AFTER:
+                before.setdefault(site.begins, []).append(_guarded(_before(site.launch, watch)))
+            if when is not When.BEFORE and (values or when is When.AFTER):
+                after.setdefault(site.ends, []).append(_guarded(_after(site.launch, watch)))
     if values and when is not When.BEFORE and selects("(outputs)"):
         for line, number, name in wrapper.outputs:
             before.setdefault(line, []).append(_guarded(_tensors(OUTPUT, "AFTER", watch, [name], f"output{number}")))
-    lines = text.split("\n")
-    body = [
-        part
-        for i, line in enumerate(lines)
-        for part in (*(f"    {c}" for c in before.get(i, ())), line, *(f"    {c}" for c in after.get(i, ())))
-    ]
-    first = next(i for i, line in enumerate(body) if line.startswith("void AOTInductorModel::run_impl("))
-    # At file scope, where the headers of AOTInductor's C interface are known and no namespace is open.
-    opened = next(i for i in range(first, -1, -1) if body[i].startswith("namespace torch::aot_inductor"))
+    body: list[str] = []
+    for i, written in enumerate(text.split("\n")):
+        body += [*(f"    {c}" for c in before.get(i, ())), written, *(f"    {c}" for c in after.get(i, ()))]
+    opened = _file_scope(body)
     recorder = Path(__file__).with_name("recorder.h").read_text(encoding="utf-8")
     return "\n".join([*body[:opened], recorder, _program_description(description), *body[opened:]])
 
 
+def _file_scope(body: list[str]) -> int:
+    """The line before which the headers of AOTInductor's C interface are known and no namespace is open."""
+    first = next(i for i, line in enumerate(body) if line.startswith("void AOTInductorModel::run_impl("))
+    return next(i for i in range(first, -1, -1) if body[i].startswith("namespace torch::aot_inductor"))
+
+
 def _guarded(calls: list[str] | Iterator[str]) -> str:
     return f"if (torchsan_call.log != nullptr) {{ {' '.join(calls)} }}"
+
+
+def _before(launch: Launch, watch: Watch) -> list[str]:
+    calls = [_launch(launch, "BEFORE")]
+    if watch is not Watch.NAMES:
+        calls += [*_numbers(launch), *_tensors(launch.nth, "BEFORE", watch, launch.reads)]
+    return calls
+
+
+def _after(launch: Launch, watch: Watch) -> list[str]:
+    values = () if watch is Watch.NAMES else _tensors(launch.nth, "AFTER", watch, launch.writes)
+    return [_launch(launch, "AFTER"), *values]
 
 
 def _launch(launch: Launch, phase: str) -> str:

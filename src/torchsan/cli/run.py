@@ -87,6 +87,13 @@ def run(args: argparse.Namespace) -> int:
     if rank is not None:
         options = _of_rank(options, rank)
         exports = Exports(EXPORTERS, options)
+    status, program = _run_recorded(command, options, exports)
+    # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
+    return status if rank is None else program.status or 0
+
+
+def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]) -> tuple[int, Program]:
+    """Run the program to its end with a recording, and report; return the status of the contract, and the program."""
     url = options.out if is_url(options.out) else None
     folder = create_folder(None if url else options.out, command=command, options=options)
     shipper = ship(folder, url) if url else None
@@ -107,10 +114,7 @@ def run(args: argparse.Namespace) -> int:
             _reproduce(folder, options, server)
     if sent:
         remove(folder)
-    if rank is not None:
-        # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
-        return program.status or 0
-    return status
+    return status, program
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:

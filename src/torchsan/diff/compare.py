@@ -250,25 +250,22 @@ def _operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
     """Yield, by line of the program, the nodes that only one graph has or that the two compute differently."""
     if not (pair.a.fx.complete and pair.b.fx.complete):
         return
-    changed = set(pair.rewritten(n.name for n in pair.a.fx.nodes if n.expression is not None))
+    rewritten = pair.rewritten(n.name for n in pair.a.fx.nodes if n.expression is not None)
     # A node whose parents alone were exchanged for those of another part is not a difference of its own.
-    changed = {n for n in changed if n not in pair.nodes.pairs or not _written_alike(pair, n)}
-    same = {pair.nodes.pairs[n] for n in pair.nodes.pairs if n not in changed}
+    changed = {n for n in rewritten if not _written_alike(pair, n)}
+    same = {other for n, other in pair.nodes.pairs.items() if n not in changed}
     mine = _by_line(n for n in pair.a.fx.nodes if n.name in changed)
     other = _by_line(n for n in pair.b.fx.nodes if n.expression is not None and n.name not in same)
     for line in dict.fromkeys((*mine, *other)):
-        nodes = (*mine.get(line, ()), *other.get(line, ()))
-        source = next((n.source for n in nodes if n.source is not None), None)
-        yield OperatorDiff(
-            graph=pair.label,
-            a=tuple(n.text for n in mine.get(line, ())),
-            b=tuple(n.text for n in other.get(line, ())),
-            source=() if source is None else (source,),
-        )
+        a, b = mine.get(line, []), other.get(line, [])
+        sources = [n.source for n in (*a, *b) if n.source is not None]
+        texts = [tuple(n.text for n in nodes) for nodes in (a, b)]
+        yield OperatorDiff(graph=pair.label, a=texts[0], b=texts[1], source=tuple(sources[:1]))
 
 
 def _written_alike(pair: GraphPair, name: str) -> bool:
-    return pair.a.fx.by_name[name].written == pair.b.fx.by_name[pair.nodes.pairs[name]].written
+    other = pair.nodes.pairs.get(name)
+    return other is not None and pair.a.fx.by_name[name].written == pair.b.fx.by_name[other].written
 
 
 def _by_line(nodes: Iterator[FxNode]) -> dict[str, list[FxNode]]:

@@ -103,6 +103,15 @@ def fingerprint(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _overlapping(tensors: Mapping[int, torch.Tensor]) -> list[list[int]]:
+    """The groups of tensors that share a storage."""
+    groups: dict[int, list[int]] = {}
+    for i, t in tensors.items():
+        if t.numel():
+            groups.setdefault(t.untyped_storage().data_ptr(), []).append(i)
+    return [group for group in groups.values() if len(group) > 1]
+
+
 class Inputs:
     """The arguments as they are now; `copies` gives them anew, as often as one likes, also after they have changed.
 
@@ -115,18 +124,16 @@ class Inputs:
         parameters = {i for i, t in tensors.items() if isinstance(t, torch.nn.Parameter)}
         self._owned = {i for i in tensors if i in mutated or i not in parameters}
         self._args = [_copy(a, a.dtype) if i in self._owned else a for i, a in enumerate(args)]
-        groups: dict[int, list[int]] = {}
-        for i, t in tensors.items():
-            if t.numel():
-                groups.setdefault(t.untyped_storage().data_ptr(), []).append(i)
         # The same parameter twice, which nobody writes, is no overlap worth keeping.
-        shared = [g for g in groups.values() if len(g) > 1 and not parameters.issuperset(g)]
+        shared = [g for g in _overlapping(tensors) if not parameters.issuperset(g)]
         self._leaf = {i for i, t in tensors.items() if t.is_leaf}
         self._requires_grad = {i for i, t in tensors.items() if t.requires_grad}
-        self._bases = {i: storage for g in shared for storage in [_whole_storage(args[g[0]])] for i in g}
+        self._bases: dict[int, torch.Tensor] = {}
+        for group in shared:
+            self._bases |= dict.fromkeys(group, _whole_storage(args[group[0]]))
         self._geometry = {i: (t.size(), t.stride(), t.storage_offset(), t._is_view()) for i, t in tensors.items()}
-        held = {i: t for i, t in tensors.items() if i not in self._owned}
-        self._versions = {i: t._version for i, t in held.items() if not t.is_inference()}
+        held = tensors.keys() - self._owned
+        self._versions = {i: tensors[i]._version for i in held if not tensors[i].is_inference()}
 
     def stale(self) -> bool:
         """Whether an input that is held, not copied, was written since."""

@@ -101,17 +101,18 @@ class _Reducer:
             self._take(cut(self.now, some, self._values) for some in (suspects, suspects | users))
         if len(self.now.outputs) > 1:
             self._take(only_output(self.now, o) for o in self.now.outputs[:_MOST_SINGLES])
-        names = [n.name for n in self.now.nodes]
-        if len(names) > 1:
-            # The blamed ones first; among those the last, which is what the others lead to.
-            blamed = [n for n in reversed(names) if n in suspects]
-            ordered = [*blamed, *(n for n in reversed(names) if n not in suspects)]
-            if self._take(cut(self.now, {n}, self._values) for n in ordered[:_MOST_SINGLES]):
-                return
+        if len(self.now.nodes) > 1 and self._one_node(suspects):
+            return
         leave_out(
             lambda: [n.name for n in self.now.nodes],
             lambda rests: self._take(cut(self.now, set(rest), self._values) for rest in rests if rest),
         )
+
+    def _one_node(self, suspects: set[str]) -> bool:
+        """Try single nodes: the blamed ones first; among those the last, which is what the others lead to."""
+        names = [n.name for n in reversed(self.now.nodes)]
+        ordered = sorted(names, key=lambda name: name not in suspects)
+        return self._take(cut(self.now, {n}, self._values) for n in ordered[:_MOST_SINGLES])
 
     def values(self) -> None:
         """Made-up values for all inputs at once."""

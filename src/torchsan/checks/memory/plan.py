@@ -106,17 +106,17 @@ def plan(program: CompiledProgram) -> MemoryPlan:
         pools=names(lambda f: [s.pool for s in f.walk() if isinstance(s, Allocate) and s.pool is not None]),
         handed_over=names(_handed_over),
         unguarded=names(_written_by_users),
-        on_purpose=frozenset(
-            (name, b.name)
-            for name, graph in graphs.items()
-            for b in graph.buffers
-            if b.origins and set(b.origins) <= empties[name]
-        ),
+        on_purpose=frozenset((n, b) for n, graph in graphs.items() for b in _left_empty(graph, empties[n])),
         unfollowed=names(_unfollowed),
         tainted=any(empties.values()),
         sources={key: line for name, graph in graphs.items() for key, line in _sources(name, graph)},
         kernels={k.nth: k for k in program.record.kernels},
     )
+
+
+def _left_empty(graph: LoweredGraph, empties: set[str]) -> list[str]:
+    """The buffers that nobody was to write."""
+    return [b.name for b in graph.buffers if b.origins and set(b.origins) <= empties]
 
 
 def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:

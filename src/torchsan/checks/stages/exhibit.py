@@ -70,26 +70,31 @@ def exhibit_of_call(
         inputs = _inputs(given, leaves, keep)
         with first_stage_graph(stages).opened() as run:
             module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
-    tensors = {placeholders[i]: g for i, g in zip(positions, inputs, strict=True)}
-    cut = GraphCut(keep, {}, lambda n: n, lambda name: getattr(module, name), {n: g.name for n, g in tensors.items()})
-    cut.add([n for n in module.graph.nodes if n.op == "call_function"])
-    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
-    outputs = [n for n in (results if isinstance(results, list | tuple) else [results]) if isinstance(n, torch.fx.Node)]
-    names = {g.name for g in inputs}
+    cut = _cut(module, given, inputs, keep)
+    outputs = next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
+    alike = earlier is not None and not cut.inputs and {g.name for g in earlier} == {g.name for g in inputs}
     return Exhibit(
         finding=finding.id,
         check=finding.check,
         nodes=tuple(cut.nodes),
         inputs=(*inputs, *cut.inputs),
         outputs=tuple(dict.fromkeys(cut.reference(n) for n in outputs)),
-        earlier=(earlier,) if earlier is not None and {g.name for g in earlier} == names and not cut.inputs else (),
+        earlier=(earlier,) if earlier is not None and alike else (),
         backend=stages.backend,
         backward=search.backward,
         grad=search.call.circumstances.grad,
         config=dict(config),
     )
+
+
+def _cut(module: torch.fx.GraphModule, given: Sequence[Any], inputs: list[Given], keep: Keep) -> GraphCut:
+    """All calls of a traced graph, whose tensor inputs are `inputs`."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    tensors = [p for p, value in zip(placeholders, given, strict=True) if isinstance(value, torch.Tensor)]
+    known = {p: g.name for p, g in zip(tensors, inputs, strict=True)}
+    cut = GraphCut(keep, {}, lambda n: n, lambda name: getattr(module, name), known)
+    cut.add([n for n in module.graph.nodes if n.op == "call_function"])
+    return cut
 
 
 def _inputs(args: Sequence[Any], leaves: Sequence[torch.Tensor | None], keep: Keep) -> list[Given]:

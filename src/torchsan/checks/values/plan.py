@@ -122,33 +122,44 @@ class _Planner:
                 self._kept[step.name] = self._kept[step.source]
 
     def _launch(self, launch: Launch) -> LaunchPlan:
+        known, inner = self._operands(launch)
+        nodes = self._computed(launch)
+        settled = tuple(self._targets(launch, self._computes.get(launch.nth, ())))
+        # An operator without a node of its own overwrites what another node gave: with what, no replay can say.
+        nameless = launch.kind is KernelKind.FALLBACK and not nodes
+        return LaunchPlan(
+            known=known,
+            inner=inner,
+            targets=tuple(t for t in settled if not nameless and not _is_uninitialised(t.node)),
+            keep=self._written(launch, settled),
+            nodes=nodes,
+            effects=tuple(n for n in nodes if is_mutable(n)),
+        )
+
+    def _operands(self, launch: Launch) -> tuple[dict[str, Held], tuple[str, ...]]:
+        """The operands that hold nodes' values, and the kept ones that hold no node's."""
         read = {a.base for a in launch.arguments if a.base is not None and a.read}
-        known = {name: self._holds[name] for name in launch.operands if name in self._holds and name in read}
-        inner = tuple(self._kept[n] for n in launch.operands if n in self._kept and n not in known and n in read)
+        operands = [name for name in launch.operands if name in read]
+        known = {name: self._holds[name] for name in operands if name in self._holds}
+        return known, tuple(self._kept[n] for n in operands if n in self._kept and n not in known)
+
+    def _computed(self, launch: Launch) -> tuple[torch.fx.Node, ...]:
         buffers = self._computes.get(launch.nth, ())
         names = dict.fromkeys(o for b in buffers for o in (*b.origins, *((b.node,) if b.node else ())))
-        nodes = tuple(self._nodes[n] for n in names if n in self._nodes)
-        settled = tuple(self._targets(launch, buffers))
+        return tuple(self._nodes[n] for n in names if n in self._nodes)
+
+    def _written(self, launch: Launch, settled: tuple[Target, ...]) -> tuple[str, ...]:
+        """Note what the variables hold after the launch; return those that hold no node's value."""
         for name in launch.writes:
             self._holds.pop(name, None)
             self._kept.pop(name, None)
         for target in settled:
             if target.variable == target.buffer:
                 self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
-        # An operator without a node of its own overwrites what another node gave: with what, no replay can say.
-        nameless = launch.kind is KernelKind.FALLBACK and not nodes
-        targets = tuple(t for t in settled if not nameless and not _is_uninitialised(t.node))
         results = {s.source for s in self._items.values()}
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
-        return LaunchPlan(
-            known=known,
-            inner=inner,
-            targets=targets,
-            keep=keep,
-            nodes=nodes,
-            effects=tuple(n for n in nodes if is_mutable(n)),
-        )
+        return keep
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
         unpacked = {s.source for s in self._items.values()}

@@ -1,4 +1,4 @@
-"""A small training job: `train.py ddp|fsdp|hsdp|plain [--drift RANK:STEP] [--gradient RANK:STEP] [--kill …]`."""
+"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift RANK:STEP] [--gradient RANK:STEP] [--kill …]`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torchsan.recording import Reader
 from torchsan.report.json_report import report_schema
 from torchsan.report.ranks import open_ranks
 
-TRAIN = str(Path(__file__).with_name("train.py"))
+TRAIN = str(Path(__file__).with_name("ranks_train.py"))
 
 
 @pytest.fixture(autouse=True)
