@@ -182,3 +182,11 @@ def _tree(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _tree(function, v) for k, v in value.items()}
     return value
+
+
+def value_noise(t: torch.Tensor, seed: int) -> torch.Tensor:
+    """Numbers in [−1, 1) that depend on each element's value and the seed: equal elements are rounded equally."""
+    bits = t.detach().to(torch.float64).contiguous().view(torch.int64)
+    mixed = (bits + seed * 0x2545F4914F6CDD1D % (1 << 62)) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 29)) * -0x40A7B892E31B1A47
+    return ((mixed >> 32) & 0xFFFFFF).to(torch.float64) / (1 << 23) - 1
