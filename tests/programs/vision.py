@@ -1,4 +1,4 @@
-"""Vision networks, each with the blocks of a known architecture, small, in training: an `error` in one is a false alarm.
+"""Vision networks, each with the blocks of a known architecture, small, in training: an `error` is a false alarm.
 
 Half of them have the batch norms around convolutions whose channel means cancel, where a judge of rounding that knows
 only one order of summation cries wolf.
