@@ -21,10 +21,11 @@ from torchsan.errors import RecordingError
 from torchsan.graphs.codec import Graph, rebuild_graph
 from torchsan.recording import Writer
 from torchsan.records import Check, Finding, GraphRecord, Kind, Severity, Stage, decode
-from torchsan.reference.judge import Outcome, agrees, settle
-from torchsan.reference.replay import Arithmetic, replay
+from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.judge import Outcome, Unlike, settle
+from torchsan.reference.replay import Replayer
 from torchsan.torch_internals import Buffer, LoweredGraph
-from torchsan.torch_internals.fakes import bind_symbols, symbol_value
+from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.wrapper.cpp import read_wrapper
 from torchsan.torch_internals.wrapper.model import Launch, Program
 from torchsan.watch.observer import CompiledProgram
@@ -45,8 +46,8 @@ class Outputs:
         self._specs = program.graph_signature.output_specs
         placeholders = [n for n in self._graph.nodes if n.op == "placeholder"]
         values = list(_placeholder_values(program, inputs))
-        self._known = dict(zip(placeholders, values, strict=True))
-        self._symbols = bind_symbols(self._graph, values)
+        known = dict(zip(placeholders, values, strict=True))
+        self._replayer = Replayer(known, attribute=_no_attribute, symbols=bind_symbols(self._graph, values))
 
     def check(self, actual: Sequence[Any], *, blamed: bool) -> None:
         """Record a finding for each output that is not what it should be; a note if its kernel is known already."""
@@ -61,37 +62,27 @@ class Outputs:
 
     def _output(self, i: int, node: torch.fx.Node, actual: torch.Tensor, blamed: bool) -> None:
         def run(arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
-            found = replay(
-                [node],
-                self._known,
-                arithmetic,
-                attributes=_no_attribute,
-                symbol=lambda s: symbol_value(s, self._symbols),
-                seed=seed,
-            )
-            return torch.as_tensor(found[node])
+            return torch.as_tensor(self._replayer.run(node, arithmetic, seed=seed))
 
         try:
-            eager = run(Arithmetic.EAGER)
-            if eager.shape != actual.shape or eager.dtype != actual.dtype:
-                message = f"output {i} is {_kind(actual)} in the package and {_kind(eager)} in eager"
-                self._report(node, Kind.METADATA_MISMATCH, message, {}, blamed)
-            elif not agrees(actual, eager):
-                judgement = settle(run, actual, eager)
-                if judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE) and judgement.bad is not None:
-                    at = tuple(judgement.bad.nonzero()[0].tolist())
-                    count, total = int(judgement.bad.sum()), actual.numel()
-                    evidence = {
-                        "elements": total,
-                        "bad": count,
-                        "pattern": pattern_of(judgement.bad),
-                        "first_bad": list(at),
-                        "compiled": actual[at].item(),
-                        "eager": eager[at].item(),
-                    }
-                    evidence["text"] = [f"at {list(at)}: package {evidence['compiled']}, eager {evidence['eager']}"]
-                    message = f"output {i} of the package has wrong values in {count} of {total} elements"
-                    self._report(node, Kind.WRONG_VALUES, message, evidence, blamed)
+            judgement = settle(run, actual)
+            if judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE) and judgement.bad is not None:
+                at = tuple(judgement.bad.nonzero()[0].tolist())
+                count, total = int(judgement.bad.sum()), actual.numel()
+                evidence = {
+                    "elements": total,
+                    "bad": count,
+                    "pattern": pattern_of(judgement.bad),
+                    "first_bad": list(at),
+                    "compiled": actual[at].item(),
+                    "eager": judgement.eager[at].item(),
+                }
+                evidence["text"] = [f"at {list(at)}: package {evidence['compiled']}, eager {evidence['eager']}"]
+                message = f"output {i} of the package has wrong values in {count} of {total} elements"
+                self._report(node, Kind.WRONG_VALUES, message, evidence, blamed)
+        except Unlike as e:
+            message = f"output {i} is {_kind(actual)} in the package and {_kind(e.eager)} in eager"
+            self._report(node, Kind.METADATA_MISMATCH, message, {}, blamed)
         except Exception as e:  # an operator that cannot run here ends the check of this output, no more
             log.debug("cannot judge output %s", i, exc_info=True)
             self._writer.skipped(f"output {i}", f"cannot be computed again: {type(e).__name__}: {e!s:.200}")

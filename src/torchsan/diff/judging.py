@@ -55,7 +55,7 @@ def differing_text(
     verb = "is" if len(off) == 1 else "are"
     lines.append(f"{' and '.join(off)} {verb} not what A's operators give, rounding included")
     for name, judgement in (("A", explained.a), ("B", explained.b)):
-        if judgement is None or judgement.bad is None or judgement.centre is None or judgement.width is None:
+        if judgement.bad is None or judgement.centre is None or judgement.width is None:
             continue
         bad = judgement.bad.nonzero()
         at = tuple(int(i) for i in bad[0])
@@ -228,7 +228,7 @@ class Judging:
             self.out_of_time += 1
             return None
         from torchsan.diff.replaying import RunnableGraph
-        from torchsan.reference.replay import Unavailable
+        from torchsan.reference.arithmetic import Unavailable
 
         started = time.monotonic()
         try:

@@ -11,7 +11,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +20,9 @@ from torchsan.errors import RecordingError
 from torchsan.graphs.operators import find_operator
 from torchsan.graphs.printed import FxGraph, FxNode
 from torchsan.records import TensorSummary
-from torchsan.reference.judge import Judgement, Outcome, agrees, settle
-from torchsan.reference.replay import Arithmetic, Unavailable, needed, replay
+from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.replay import Replayer, needed
 from torchsan.torch_internals.operators import load_inductor_operators, undisturbed
 
 if TYPE_CHECKING:
@@ -117,17 +117,17 @@ _PYTHON: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 class Explained:
     """What the first graph's operators make of either run's inputs: is it what the run had? And from what.
 
-    A judgement is None where the result is as good as eager's. `inside` are the nodes that were run.
+    `inside` are the nodes that were run.
     """
 
-    a: Judgement | None
-    b: Judgement | None
+    a: Judgement
+    b: Judgement
     inside: tuple[str, ...]
 
     @property
     def outcomes(self) -> tuple[Outcome, Outcome]:
         """What either run's result is."""
-        return tuple(j.outcome if j is not None else Outcome.RIGHT for j in (self.a, self.b))  # type: ignore[return-value]  # two of them
+        return self.a.outcome, self.b.outcome
 
 
 class RunnableGraph:
@@ -170,24 +170,10 @@ class RunnableGraph:
         mine, other = ({n: v[side] for n, v in values.items()} for side in (0, 1))
         with undisturbed():
             return Explained(
-                a=self._judged(target, mine, a),
-                b=self._judged(target, other, b),
+                a=_judged(target, mine, a),
+                b=_judged(target, other, b),
                 inside=tuple(self._names[n] for n in order),
             )
-
-    def _judged(
-        self, target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], actual: torch.Tensor
-    ) -> Judgement | None:
-        run = partial(_run, target, known)
-        try:
-            eager = run(Arithmetic.EAGER)
-            if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
-                raise Unavailable(f"{target.name} gives something else here")
-            return None if agrees(actual, eager) else settle(run, actual, eager)
-        except Unavailable:
-            raise
-        except Exception as e:  # whatever an operator makes of recorded arguments, it only means that it cannot tell
-            raise Unavailable(f"cannot run {target.name} again: {(str(e).splitlines() or [''])[0][:160]}") from e
 
     def _call(self, node: FxNode) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         try:
@@ -236,8 +222,13 @@ class RunnableGraph:
         return elements
 
 
-def _run(target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], arithmetic: Arithmetic, *, seed: int = 0) -> Any:
-    return replay([target], known, arithmetic, attributes=_no_constant, symbol=lambda _: None, seed=seed)[target]
+def _judged(target: torch.fx.Node, known: Mapping[torch.fx.Node, Any], actual: torch.Tensor) -> Judgement:
+    try:
+        return Replayer(known, attribute=_no_constant, symbols={}).judge(target, actual)
+    except Unavailable:
+        raise
+    except Exception as e:  # whatever an operator makes of recorded arguments, it only means that it cannot tell
+        raise Unavailable(f"cannot run {target.name} again: {(str(e).splitlines() or [''])[0][:160]}") from e
 
 
 def _no_constant(name: str) -> Any:

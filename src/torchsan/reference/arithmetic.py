@@ -1,203 +1,342 @@
-"""How a rung computes: in the program's dtypes, in float64, or with random last bits; with dice that fall alike.
+"""How one operator is computed: in the program's own dtypes, in float64, or with random last bits.
 
-A dispatch mode, because Dynamo's graph holds functions and methods where AOTAutograd's holds operators, and because the
-backward of the eager graph has no nodes at all: all of them end in operators.
+Whatever walks a program asks here: a replay of an FX graph node by node, or a call that is run again operator by
+operator. A nudged run uses the program's own arithmetic with every result that was rounded moved by a few units in the
+last place, at random, as Verrou and Verificarlo do. What differs between such runs is noise; a compiled result outside
+of it is not.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Protocol
 
 import torch
 
-from torchsan.reference.nudge import Nudger
-from torchsan.reference.replay import Arithmetic
-from torchsan.torch_internals.dispatch import TorchDispatchMode
+
+class Arithmetic(StrEnum):
+    """How a program is computed again."""
+
+    EAGER = "eager"
+    """In the program's own dtypes."""
+    EXACT = "exact"
+    """In float64 and complex128."""
+    NUDGED = "nudged"
+    """In the program's own dtypes, with random last bits."""
 
 
-class Unsupported(Exception):
-    """The arithmetic has no meaning for an operator of the graph; the message says which."""
+class Unavailable(Exception):
+    """Something cannot be computed again; the message says what and why."""
 
 
-_WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
-# Operators that look at the bits of a number mean something else in float64.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_OWN = ("aten", "prims")
+"""PyTorch's own operators. Another one has the dtypes that it was written for."""
 _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
-# In the middle, so that it does not matter whether a graph keeps what is above 1 − p or what is below p.
-_LOADED = 0.5
-_UNIFORM = frozenset(["rand", "rand_like", "uniform", "uniform_"])
-_NORMAL = frozenset(["randn", "randn_like", "normal", "normal_", "normal_functional"])
+"""Operators that look at the bits of a number mean something else in float64."""
+_WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
 
-class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
-    """Runs operators in one arithmetic. Random ones draw one seed each from the program's generator.
+class RandomNumbers(Protocol):
+    """Draws the random numbers of a program again."""
 
-    So the n-th random operator gets the same numbers on every rung, whichever of its forms it has there: `dropout`'s
-    `bernoulli_`, the `rand` of its decomposition, or Inductor's own with its seeds.
-    """
-
-    def __init__(self, arithmetic: Arithmetic, seed: int = 0, *, loaded: bool = False) -> None:
-        """`loaded` dice always fall alike: for graphs that draw the same numbers in another order or layout."""
-        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate its modes
-        self._loaded = loaded
-        self._exact = arithmetic is Arithmetic.EXACT
-        self._nudger = Nudger(seed) if arithmetic is Arithmetic.NUDGED else None
-        self.draws = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    def __call__(
+        self,
+        operators: Operators,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        compute: Callable[[], Any],
     ) -> Any:
-        kwargs = kwargs or {}
+        """Return what a random operator gives; `compute` runs it as any other. Raise Unavailable if neither will do."""
+
+
+class Operators:
+    """Computes operators in one arithmetic."""
+
+    def __init__(self, arithmetic: Arithmetic, seed: int, random: RandomNumbers) -> None:
+        """`seed` chooses the noise of a nudged run; `random` draws for the operators that are random."""
+        self._arithmetic = arithmetic
+        self._nudger = Nudger(seed)
+        self._random = random
+
+    def given(self, value: Any) -> Any:
+        """Tensors that no operator computed, such as inputs and constants, as this arithmetic has them."""
+        return map_tensors(widened, value) if self._arithmetic is Arithmetic.EXACT else value
+
+    def rounded(self, t: torch.Tensor) -> torch.Tensor:
+        """A tensor that was computed in the program's dtypes, and whose last bits are therefore open."""
+        return self._nudger.last_bit(t) if self._arithmetic is Arithmetic.NUDGED else self.given(t)
+
+    def call(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
+    ) -> Any:
+        """Return the result of an operator.
+
+        `own_dtypes` returns the arguments in the dtypes that the program gives the operator, and raises Unavailable if
+        they are not known. It is asked where the operator has no meaning in float64.
+        """
+        compute = functools.partial(self._compute, func, args, kwargs, own_dtypes)
         if torch.Tag.nondeterministic_seeded in func.tags or str(func).startswith("prims.inductor_"):
-            return self._random(func, args, kwargs)
-        return self._compute(func, args, kwargs)
+            return self._random(self, func, args, kwargs, compute)
+        return compute()
 
-    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._exact:
-            return self._in_float64(func, args, kwargs)
-        if self._nudger is not None:
-            return self._nudged(self._nudger, func, args, kwargs)
-        return func(*args, **kwargs)
+    def _compute(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
+    ) -> Any:
+        match self._arithmetic:
+            case Arithmetic.EAGER:
+                return func(*args, **kwargs)
+            case Arithmetic.NUDGED:
+                return self._nudger.result(func, args, kwargs)
+            case Arithmetic.EXACT:
+                return self._in_float64(func, args, kwargs, own_dtypes)
 
-    def _in_float64(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if f"{func._opname}.{func._overloadname}" in _BITS:
-            raise Unsupported(f"{func} looks at the bits of a number")
+    def _in_float64(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
+    ) -> Any:
         mutable = func._schema.is_mutable
-        if func.namespace not in ("aten", "prims"):
-            # A custom operator has the dtypes it was written for.
-            if any(t.dtype in (torch.float64, torch.complex128) for t in _tensors((args, kwargs))):
-                raise Unsupported(f"{func} may not take float64")
-            return _tree(widened, func(*args, **kwargs))
-        wide = [_dtypes(a) if mutable else _tree(widened, _dtypes(a)) for a in (args, kwargs)]
-        result = func(*wide[0], **wide[1])
-        return result if mutable else _tree(widened, result)
+        if func.namespace in _OWN and not looks_at_bits(func):
+            # What is overwritten has to be the tensor itself, so it is not replaced by a wider one.
+            wide = [_wide_dtypes(a if mutable else map_tensors(widened, a)) for a in (args, kwargs)]
+            try:
+                result = func(*wide[0], **wide[1])
+                return result if mutable else map_tensors(widened, result)
+            except (RuntimeError, NotImplementedError, TypeError):
+                pass  # Not implemented for float64: computed in the program's dtypes below.
+        narrow = own_dtypes()
+        result = func(*narrow[0], **narrow[1])
+        if mutable:
+            for t, copy in zip(written(func, args, kwargs), written(func, *narrow), strict=True):
+                if t is not copy:
+                    t.copy_(copy)
+        return map_tensors(widened, result)
 
-    def _nudged(self, nudger: Nudger, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        schema = func._schema
-        if schema.is_mutable:
-            result = func(*args, **kwargs)
-            for tensor in _written(schema, args, kwargs):
-                if func._opname not in ("copy_", "zero_", "fill_", "detach_", "set_"):
-                    tensor.copy_(nudger.last_bit(tensor))
-            return result
-        # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
-        if func.namespace not in ("aten", "prims") or any(r.alias_info is not None for r in schema.returns):
-            return func(*args, **kwargs)
-        return nudger.result(func._opname, func, args, kwargs, func)
 
-    def _random(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = func._opname
-        if name == "inductor_lookup_seed":
-            return args[0][args[1]].clone()
-        if name in ("inductor_seed", "inductor_seeds"):
-            return torch.tensor([self._seed() for _ in range(args[0] if name == "inductor_seeds" else 1)])[
-                slice(None) if name == "inductor_seeds" else 0
-            ]
-        if name == "inductor_random":
-            return self._made(list(args[0]), int(args[1]), args[2], torch.float32)
-        if name == "inductor_randint":
-            return self._integers(list(args[2]), int(args[3]), args[0], args[1])
-        return self._eager_random(func, name, args, kwargs)
-
-    def _eager_random(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name in ("bernoulli", "bernoulli_"):
-            chance: Any = args[1] if len(args) > 1 and not isinstance(args[1], torch.Generator) else None
-            p = args[0] if chance is None and name == "bernoulli" else 0.5 if chance is None else chance
-            drawn = self._made(args[0].shape, self._seed(), "rand", torch.float32, args[0])
-            if name == "bernoulli":
-                return (drawn < p).to(args[0].dtype)
-            # As `dropout`, which uses it, is decomposed: kept where the number is above the chance of being dropped.
-            return args[0].copy_(drawn > 1 - p)
-        if name == "native_dropout" and args[2] is not False:
-            drawn = self._made(args[0].shape, self._seed(), "rand", torch.float32, args[0])
-            mask = drawn > args[1]
-            return mask * args[0] * (1.0 / (1.0 - args[1])), mask
-        state = torch.get_rng_state()
-        result = self._compute(func, args, kwargs)
-        if torch.equal(torch.get_rng_state(), state):
-            return result  # It may be random, but is not: attention without dropout, say.
-        torch.set_rng_state(state)
-        if name.startswith("randint"):
-            low, high = (0, args[0]) if func._overloadname in ("default", "") else (args[0], args[1])
-            if name == "randint_like" or not isinstance(high, int):
-                raise Unsupported(f"{func} cannot be drawn again")
-            return self._integers(list(result.shape), self._seed(), low, high).to(result.dtype)
-        kind = "rand" if name in _UNIFORM else "randn" if name in _NORMAL else None
-        extra = [a for a in args[1:] if isinstance(a, int | float)] if name.endswith("_") else []
-        if kind is None or extra not in ([], [0, 1], [0.0, 1.0]):
-            raise Unsupported(f"{func} cannot be drawn again")
-        made = self._made(result.shape, self._seed(), kind, result.dtype, result)
-        return result.copy_(made) if name.endswith("_") else made
-
-    def _seed(self) -> int:
-        self.draws += 1
-        return int(torch.randint(1 << 62, ()).item())
-
-    def _made(
-        self, size: Sequence[int], seed: int, kind: str, dtype: torch.dtype, like: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Numbers in the order of memory, which is how a decomposition draws them for a transposed tensor."""
-        generator = torch.Generator().manual_seed(seed)
-        draw: Callable[..., torch.Tensor] = torch.rand if kind == "rand" else torch.randn
-        if self._loaded:
-            drawn = torch.full(tuple(size), _LOADED)
-        else:
-            drawn = draw(math.prod(size), generator=generator, dtype=torch.float32)
-            strides = torch.empty_like(like).stride() if like is not None else None
-            drawn = drawn.reshape(tuple(size)) if strides is None else drawn.as_strided(tuple(size), strides)
-        drawn = drawn.to(dtype)
-        return widened(drawn) if self._exact else drawn
-
-    def _integers(self, size: list[int], seed: int, low: int, high: int) -> torch.Tensor:
-        if self._loaded:
-            return torch.full(size, (low + high) // 2)
-        return torch.randint(low, high, size, generator=torch.Generator().manual_seed(seed))
+def looks_at_bits(func: Any) -> bool:
+    """Whether an operator's result depends on how its dtype represents numbers."""
+    return f"{func._opname}.{func._overloadname}" in _BITS
 
 
 def widened(t: torch.Tensor) -> torch.Tensor:
     """The tensor in float64 or complex128; integers and truth values as they are."""
-    if t.is_floating_point() and t.dtype is not torch.float64:
-        return t.to(torch.float64)
-    return t.to(_WIDE[t.dtype]) if t.dtype in _WIDE else t
+    return t.to(wide_dtype(t.dtype))
 
 
-def _dtypes(value: Any) -> Any:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that stands for this one in float64 arithmetic."""
+    return torch.float64 if dtype.is_floating_point else _WIDE.get(dtype, dtype)
+
+
+def _wide_dtypes(value: Any) -> Any:
+    """Ask for float64 wherever an operator is asked for a narrower type."""
     if isinstance(value, torch.dtype):
-        if value in _WIDE:
-            return _WIDE[value]
-        return torch.float64 if value.is_floating_point else value
+        return wide_dtype(value)
     if isinstance(value, tuple | list):
-        return type(value)(_dtypes(v) for v in value)
+        return type(value)(_wide_dtypes(v) for v in value)
     if isinstance(value, dict):
-        return {k: _dtypes(v) for k, v in value.items()}
+        return {k: _wide_dtypes(v) for k, v in value.items()}
     return value
 
 
-def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments that an operator declares to overwrite."""
     found: list[Any] = []
-    for i, argument in enumerate(schema.arguments):
+    for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             found.append(args[i] if i < len(args) and not argument.kwarg_only else kwargs.get(argument.name))
-    return [t for t in _tensors(found) if t.is_floating_point() or t.is_complex()]
+    return tensors_in(found)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in lists, tuples and dictionaries."""
     found: list[torch.Tensor] = []
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        found.append(t)
-        return t
-
-    _tree(keep, value)
+    map_tensors(found.append, value)
     return found
 
 
-def _tree(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The same lists, tuples and dictionaries with each tensor replaced."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, tuple | list):
-        return type(value)(_tree(function, v) for v in value)
+        return type(value)(map_tensors(function, v) for v in value)
     if isinstance(value, dict):
-        return {k: _tree(function, v) for k, v in value.items()}
+        return {k: map_tensors(function, v) for k, v in value.items()}
     return value
+
+
+AMPLITUDE = 4.0
+"""How far a result is moved at most, in units of the last place."""
+
+_POOL = 1 << 20
+
+# Operators whose result is one of their inputs, or a number that every format holds: nothing is rounded in them.
+_EXACT = frozenset(
+    """abs alias amax amin aminmax arange argmax argmin as_strided bitwise_and bitwise_not bitwise_or bitwise_xor
+    broadcast_in_dim cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy copy_ detach diagonal empty
+    empty_like empty_strided eq expand expand_as fill flip floor full full_like gather ge gt index index_select
+    inductor_lookup_seed inductor_random inductor_randint inductor_seeds iota isinf isnan le lift_fresh_copy
+    logical_and logical_not logical_or logical_xor lt masked_fill max max_pool2d_with_indices maximum min minimum narrow
+    ne neg new_empty new_empty_strided new_full new_zeros ones ones_like permute reciprocal_exact relu repeat reshape
+    roll round scalar_tensor select select_scatter set sign slice slice_scatter sort split split_with_sizes squeeze
+    stack t transpose tril triu trunc unbind unfold unsqueeze view view_of view_as_complex view_as_real view_as where
+    zeros zeros_like zero _unsafe_index _unsafe_view _conj _neg_view real imag resolve_conj resolve_neg
+    convert_element_type_exact""".split()
+)
+
+_REDUCTIONS = frozenset("sum mean mm bmm addmm baddbmm dot mv cumsum".split())
+_MATMULS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
+
+
+class Nudger:
+    """Nudges results with random numbers of its own, so that the program's generator is left alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._offset = 0
+
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        """Numbers in [−1, 1) in the shape of `like`, from a pool: fresh ones would cost more than the replay."""
+        n = like.numel()
+        self._offset = (self._offset * 31 + 17) % _POOL
+        repeats = -(-(n + self._offset) // _POOL)
+        pool = _pool(self._seed) if repeats <= 1 else _pool(self._seed).repeat(repeats)
+        return pool[self._offset : self._offset + n].reshape(like.shape).to(like.device)
+
+    def result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator and return its result with the noise that rounding may have left in it."""
+        name, schema = func._opname, func._schema
+        if schema.is_mutable:
+            result = func(*args, **kwargs)
+            self._overwritten(func, args, kwargs)
+            return result
+        if name in ("convert_element_type", "_to_copy", "to"):
+            return self._converted(args[0], func(*args, **kwargs))
+        if name in _EXACT or any(r.alias_info is not None for r in schema.returns):
+            return self._undefined(name, func(*args, **kwargs))
+        if name in _REDUCTIONS:
+            return self._reduced(name, args, func(*args, **kwargs))
+        if torch.Tag.pointwise in func.tags or func.namespace == "prims":
+            return map_tensors(self.last_bit, func(*args, **kwargs))
+        if func.namespace != "aten":
+            # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
+            result = func(*args, **kwargs)
+            memory = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
+            factor = _accumulation((args, kwargs), result)
+            return map_tensors(
+                lambda t: t if t.untyped_storage().data_ptr() in memory else self.last_bit(t, factor), result
+            )
+        # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
+        # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
+        result = func(*map_tensors(self.last_bit, args), **map_tensors(self.last_bit, kwargs))
+        factor = _accumulation((args, kwargs), result)
+        return map_tensors(lambda t: self.last_bit(t, factor), result)
+
+    def last_bit(self, t: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        """Move each element by up to AMPLITUDE × factor units in the last place. Zeros and non-finite numbers stay."""
+        if not (t.is_floating_point() or t.is_complex()) or t.numel() == 0:
+            return t
+        eps = torch.finfo(t.dtype).eps * AMPLITUDE * factor
+        dtype = torch.float64 if t.dtype in (torch.float64, torch.complex128) else torch.float32
+        # Factors: to add a part of infinity to infinity would make NaN of it. The first operand gives the strides.
+        factors = torch.add(torch.ones((), dtype=dtype, device=t.device), self.noise(t).to(dtype), alpha=eps)
+        if t.is_complex():
+            moved = torch.view_as_real(t.resolve_conj()).to(dtype) * factors.unsqueeze(-1)
+            return torch.view_as_complex(moved).to(t.dtype)
+        return (t.to(dtype) * factors).to(t.dtype)
+
+    def _overwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The result is memory that others see as well, so the noise goes into it, not into a copy."""
+        name = func._opname.removesuffix("_")
+        for t in written(func, args, kwargs):
+            if name == "copy":
+                t.copy_(self._converted(args[1] if len(args) > 1 else kwargs["src"], t))
+            elif name not in _EXACT:
+                t.copy_(self.last_bit(t, _accumulation((args, kwargs), t)))
+
+    def _undefined(self, name: str, result: Any) -> Any:
+        """What memory holds that nobody has written is anything."""
+        if name.startswith(("empty", "new_empty")):
+            return map_tensors(lambda t: self.noise(t).mul(1e4).to(t.dtype) if t.numel() else t, result)
+        return result
+
+    def _converted(self, source: Any, result: torch.Tensor) -> torch.Tensor:
+        if not isinstance(source, torch.Tensor) or not source.is_floating_point():
+            return result
+        if result.is_floating_point():
+            narrower = torch.finfo(result.dtype).eps > torch.finfo(source.dtype).eps
+            return self.last_bit(result, 1 / AMPLITUDE) if narrower else result
+        if result.dtype is torch.bool or result.is_complex():
+            return result
+        # C++ leaves open what a float outside the integer's range becomes; scalar and vector code differ in it.
+        info = torch.iinfo(result.dtype)
+        wide = source.to(torch.float64)
+        outside = ~((wide > float(info.min) - 1) & (wide < float(info.max) + 1))
+        if not bool(outside.any()):
+            return result
+        anything = self.noise(result).mul(100).to(result.dtype)
+        return torch.where(outside, anything, result)
+
+    def _reduced(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
+        """A sum of n terms: each of its partial sums may be rounded, in whatever order they are formed."""
+        if not (result.is_floating_point() or result.is_complex()) or result.numel() == 0:
+            return result
+        n, size = _partial_sums(name, args, result)
+        # Half precision is summed in single precision and rounded once.
+        accumulated = torch.finfo(torch.promote_types(result.dtype, torch.float32)).eps
+        spread = (size * (accumulated * math.sqrt(n))).to(result.abs().dtype).nan_to_num_(0, 0, 0)
+        return self.last_bit(result) + (spread * self.noise(result)).to(result.dtype)
+
+
+@functools.lru_cache(maxsize=16)
+def _pool(seed: int) -> torch.Tensor:
+    """Numbers in [−1, 1), which nobody may change; there are few seeds."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(_POOL, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
+
+
+def _accumulation(inputs: Any, outputs: Any) -> float:
+    """How much more than one rounding a result may hold, by how many inputs there are to an output."""
+    sizes = [sum(t.numel() for t in tensors_in(values)) for values in (inputs, outputs)]
+    return max(1.0, math.sqrt(sizes[0] / max(1, sizes[1])) / 4)
+
+
+def _partial_sums(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """How many terms a sum has, and how large its partial sums get.
+
+    Terms of one sign add up to the result; terms of random sign wander as far as their root sum of squares; an eighth
+    of the sum of magnitudes allows for terms that come in runs.
+    """
+    wide = torch.promote_types(result.abs().dtype, torch.float32)
+    if name in _MATMULS:
+        a, b = (args[i].abs().to(wide) for i in _MATMULS[name])
+        n = a.shape[-1]
+        magnitudes, squares = torch.matmul(a, b), torch.matmul(a * a, b * b)
+        if name in ("addmm", "baddbmm"):
+            magnitudes = magnitudes + args[0].abs().to(wide)
+    else:
+        x = args[0].abs().to(wide)
+        n = max(1, x.numel() // result.numel()) if name != "cumsum" else max(1, x.shape[args[1]] if x.dim() else 1)
+        if name == "cumsum":
+            magnitudes, squares = x.cumsum(args[1]), (x * x).cumsum(args[1])
+        else:
+            dims = args[1] if len(args) > 1 and args[1] not in (None, []) else list(range(x.dim()))
+            keep = result.dim() == x.dim()
+            magnitudes, squares = x.sum(dims, keepdim=keep), (x * x).sum(dims, keepdim=keep)
+            if name == "mean":
+                magnitudes, squares = magnitudes / n, squares / (n * n)
+    return max(1, n), result.abs().to(wide) + squares.sqrt() + magnitudes / 8
+    return value
+
+
+def value_noise(t: torch.Tensor, seed: int) -> torch.Tensor:
+    """Numbers in [−1, 1) that depend on each element's value and the seed: equal elements are rounded equally."""
+    bits = t.detach().to(torch.float64).contiguous().view(torch.int64)
+    mixed = (bits + seed * 0x2545F4914F6CDD1D % (1 << 62)) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 29)) * -0x40A7B892E31B1A47
+    return ((mixed >> 32) & 0xFFFFFF).to(torch.float64) / (1 << 23) - 1

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.fx
 
-from torchsan.reference.arithmetic import Unsupported, widened
+from torchsan.reference.arithmetic import Unavailable, wide_dtype
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -66,11 +65,6 @@ class Inputs:
         ]
         self._versions = [a._version if self._shares(a, i) else None for i, a in enumerate(args)]
 
-    @property
-    def overlap(self) -> bool:
-        """Whether inputs share memory."""
-        return bool(self._groups)
-
     def stale(self) -> bool:
         """Whether an input that is held, not copied, was written since."""
         return any(v is not None and a._version != v for a, v in zip(self._args, self._versions, strict=True))
@@ -78,7 +72,7 @@ class Inputs:
     def copies(self, *, wide: bool) -> tuple[list[Any], list[torch.Tensor | None]]:
         """New arguments, in float64 if `wide`, and for each the leaf that its gradient is taken of.
 
-        Raise Unsupported if overlapping inputs have several dtypes.
+        Raise Unavailable if overlapping inputs have several dtypes.
         """
         result: list[Any] = list(self._args)
         leaves: list[torch.Tensor | None] = [None] * len(result)
@@ -100,7 +94,7 @@ class Inputs:
     def _held(self, arg: Any, mutated: bool) -> Any:
         if not isinstance(arg, torch.Tensor) or (isinstance(arg, torch.nn.Parameter) and not mutated):
             return arg
-        return _clone(arg)
+        return _copy(arg, arg.dtype)
 
     def _shares(self, arg: Any, i: int) -> bool:
         return isinstance(arg, torch.nn.Parameter) and i not in self._mutated and not arg.is_inference()
@@ -118,11 +112,10 @@ class Inputs:
     def _view(self, i: int, arg: torch.Tensor, storages: dict[int, torch.Tensor], wide: bool) -> torch.Tensor:
         base = self._bases[i]
         if arg.dtype != base.dtype:
-            raise Unsupported("inputs of several dtypes share memory")
+            raise Unavailable("inputs of several dtypes share memory")
         key = id(base)
         if key not in storages:
-            fresh = base.clone()
-            storages[key] = widened(fresh) if wide else fresh
+            storages[key] = base.to(wide_dtype(base.dtype) if wide else base.dtype, copy=True)
         geometry = self._geometry[i]
         assert geometry is not None
         size, stride, offset, is_view = geometry
@@ -133,11 +126,8 @@ class Inputs:
         return view.requires_grad_() if self._requires_grad[i] and view.is_leaf else view
 
     def _alone(self, i: int, arg: torch.Tensor, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        copy = arg.detach()
-        if self.writable(i):
-            copy = _clone(copy)
-        if wide:
-            copy = _wide_like(copy)
+        dtype = wide_dtype(arg.dtype) if wide else arg.dtype
+        copy = _copy(arg, dtype) if self.writable(i) or dtype is not arg.dtype else arg.detach()
         if self._requires_grad[i]:
             leaf = copy.requires_grad_()
             # What the program changes in place, it could: it was no leaf.
@@ -145,85 +135,19 @@ class Inputs:
         return copy, copy
 
 
-def _clone(t: torch.Tensor) -> torch.Tensor:
+def share_memory(a: torch.Tensor, b: Any) -> bool:
+    """Whether two tensors that are not empty lie in one storage; False if `b` is none."""
+    if not isinstance(b, torch.Tensor) or not a.numel() or not b.numel():
+        return False
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _copy(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A copy with the same strides; with the same overlap inside, too."""
     t = t.detach()
     if t.numel() == 0:
-        return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device)
+        return torch.empty_strided(t.size(), t.stride(), dtype=dtype, device=t.device)
     span = 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     if span == t.numel():
-        return t.clone(memory_format=torch.preserve_format)
-    return t.as_strided((span,), (1,)).clone().as_strided(t.size(), t.stride())
-
-
-def _wide_like(t: torch.Tensor) -> torch.Tensor:
-    dtype = widened(torch.empty(0, dtype=t.dtype)).dtype
-    if dtype is t.dtype or t.numel() == 0:
-        return t.to(dtype)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
-    return t.as_strided((span,), (1,)).to(dtype).as_strided(t.size(), t.stride())
-
-
-def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:
-    """The inputs, by position, that Dynamo's graph may write: never too few."""
-    positions = {n: i for i, n in enumerate(m for m in graph.nodes if m.op == "placeholder")}
-    found: set[int] = set()
-    for node in graph.nodes:
-        for written in _written(node):
-            stack, seen = [written], set()
-            while stack:
-                parent = stack.pop()
-                if parent not in seen:
-                    seen.add(parent)
-                    stack += parent.all_input_nodes
-            found |= {positions[n] for n in seen if n in positions}
-    return frozenset(found)
-
-
-_PURE_MODULES = ("torch.nn.functional", "torch._C._nn", "torch", "_operator", "math", "builtins")
-_PURE_TYPES = ("builtin_function_or_method", "method_descriptor", "wrapper_descriptor")
-_IN_PLACE_FLAG = frozenset(
-    """relu relu6 elu selu celu leaky_relu rrelu hardtanh hardswish hardsigmoid silu mish threshold dropout dropout1d
-    dropout2d dropout3d alpha_dropout feature_alpha_dropout""".split()
-)
-
-
-def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The arguments that a node may write."""
-    if node.op not in ("call_function", "call_method", "call_module"):
-        return []
-    target: Any = node.target
-    schema = getattr(target, "_schema", None)
-    if schema is not None:
-        return _declared(node, schema)
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    first = [a for a in node.args[:1] if isinstance(a, torch.fx.Node)]
-    if node.kwargs.get("out") is not None or node.op == "call_module":
-        return node.all_input_nodes
-    if name.endswith("_") and not name.endswith("__"):
-        return first
-    if name in ("setitem", "__setitem__"):
-        return first
-    if name in ("batch_norm", "instance_norm"):
-        running = [*node.args[1:3], node.kwargs.get("running_mean"), node.kwargs.get("running_var")]
-        return [n for n in running if isinstance(n, torch.fx.Node)]
-    if name in ("embedding", "embedding_bag"):  # With `max_norm` they renormalise their weights.
-        return node.all_input_nodes if len(node.args) > 3 and node.args[3] is not None else []
-    if name in _IN_PLACE_FLAG:
-        return first if node.kwargs.get("inplace") or (len(node.args) > 1 and node.args[-1] is True) else []
-    if node.op == "call_method":
-        return []
-    module = getattr(target, "__module__", None) or ""
-    augmented = module == "_operator" and name.startswith("i") and name not in ("invert", "index", "is_", "is_not")
-    known = module in _PURE_MODULES or type(target).__name__ in _PURE_TYPES
-    return first if augmented else [] if known else node.all_input_nodes
-
-
-def _declared(node: torch.fx.Node, schema: Any) -> list[torch.fx.Node]:
-    found: list[Any] = []
-    for i, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(node.args[i] if i < len(node.args) else node.kwargs.get(argument.name))
-    nodes: list[torch.fx.Node] = []
-    torch.fx.node.map_arg(found, nodes.append)
-    return nodes
+        return t.to(dtype, copy=True, memory_format=torch.preserve_format)
+    return t.as_strided((span,), (1,)).to(dtype, copy=True).as_strided(t.size(), t.stride())

@@ -10,16 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from torchsan.reference.replay import Arithmetic
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
 
 _EAGER_WIDTHS = 8.0
 """How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
 _NUDGED_WIDTHS = 3.0
 """How many times as far as the nudged replays, whose noise is larger than that of rounding already."""
+_NUDGED_RUNS = (1, 2, 4, 16)
+"""How many nudged replays at first, and how many before something is called wrong."""
+_SAME = 1e-7
+"""Two float64 results this close are one: constants are often rounded to float32 on the way."""
+_FAR = 1e-2
+"""A relative error in the norm from which on precision is no explanation."""
 
 
 class Outcome(StrEnum):
@@ -37,17 +43,108 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The outcome, and for anything but RIGHT which elements are bad (`bad`), the centre, and the width there."""
+    """The outcome, eager's result, and for all but RIGHT which elements are bad, the centre, and the width there."""
 
     outcome: Outcome
+    eager: torch.Tensor
     bad: torch.Tensor | None = None
     centre: torch.Tensor | None = None
     width: torch.Tensor | None = None
 
 
+class Unlike(Unavailable):
+    """The result has another shape or dtype than eager's, so that there is nothing to judge."""
+
+    def __init__(self, actual: torch.Tensor, eager: Any) -> None:
+        """`eager` is kept; it may be no tensor at all."""
+        super().__init__(f"it is {_kind(actual)}, but {_kind(eager)} when it is computed again")
+        self.eager = eager
+
+
+class Run(Protocol):
+    """Computes a result again."""
+
+    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
+        """Return the result in this arithmetic. Raise Unavailable if it cannot be computed in it."""
+
+
+def settle(run: Run, actual: torch.Tensor) -> Judgement:
+    """Judge a compiled result. This is the one place where rounding is told from bugs.
+
+    By eager's result first; if that differs, by the float64 one and one nudged one; if it looks wrong, by more and more
+    nudged ones. Raise Unlike if eager's has another shape or dtype, Unavailable if there is no eager result.
+    """
+    eager = run(Arithmetic.EAGER)
+    if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
+        raise Unlike(actual, eager)
+    if agrees(actual, eager):
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
+    try:
+        exact = run(Arithmetic.EXACT)
+    except Unavailable:
+        exact = eager  # Without float64, eager's own result is the best centre there is.
+    if not _fits(exact, eager):
+        raise Unavailable("its shape depends on how numbers are rounded")
+    nudged: list[torch.Tensor] = []
+    done = 0
+    for wanted in _NUDGED_RUNS:
+        while done < wanted:
+            done += 1
+            other = run(Arithmetic.NUDGED, seed=done)
+            if _fits(other, eager):
+                nudged.append(other)
+        judgement = judge(actual, eager, exact, nudged)
+        if judgement.outcome is Outcome.RIGHT:
+            break
+    return judgement
+
+
+def _fits(other: Any, eager: torch.Tensor) -> bool:
+    return isinstance(other, torch.Tensor) and other.shape == eager.shape
+
+
 def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
     """Whether the two differ by no more than rounding the result itself may: then nothing else needs to be known."""
     return actual.numel() == 0 or bool(_near(actual, eager).all())
+
+
+def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two graphs that were both run in float64 gave the same number. The shapes are equal.
+
+    Rounding in float64 is far below what is allowed here, so that what is not the same has another meaning.
+    """
+    if actual.numel() == 0:
+        return True
+    if not _has_ulp(expected.dtype):
+        return bool((actual == expected).all())
+    a, e = _double(actual), _double(expected)
+    distance = (a - e).abs()
+    size = torch.where(_finite(e), e.abs(), torch.zeros_like(distance))
+    allowed = size * _SAME + float(size.square().mean().sqrt()) * _SAME
+    return bool(((distance <= allowed) | _same(a, e)).all())
+
+
+def as_near_as_eager(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result lies about as near to float64's as eager's does, taken as a whole.
+
+    Enough where the graphs are known to be right, and far cheaper than finding out what rounding can do.
+    """
+    if not actual.is_floating_point() or actual.shape != exact.shape:
+        return False
+    if actual.numel() == 0:
+        return True
+    c = exact.to(torch.float64)
+    own, other = float((actual - c).abs().max()), float((eager - c).abs().max())
+    # Not a number compares as false, and so is never near.
+    return own <= 8 * other + 16 * torch.finfo(actual.dtype).eps * float(c.abs().max())
+
+
+def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is, as a whole, another one than float64's and not a less precise one."""
+    if not actual.is_floating_point() or actual.shape != exact.shape:
+        return True
+    c = exact.to(torch.float64)
+    return not float((actual - c).norm()) <= _FAR * float(c.norm())
 
 
 def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
@@ -71,10 +168,11 @@ def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged
     unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
     right |= unsettled.any(0) & ~unsettled.all(0)
     if bool(right.all()):
-        return Judgement(outcome=Outcome.RIGHT)
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
     centre = _double(exact)
     return Judgement(
         outcome=_outcome(a, e, c, ~right, actual.dtype, _scale(centre)),
+        eager=eager,
         bad=doubtful.masked_scatter(doubtful, ~right),
         centre=centre,
         width=torch.zeros(actual.shape, dtype=width.dtype, device=width.device).masked_scatter(doubtful, width),
@@ -102,8 +200,8 @@ def _judge_discrete(
     unstable = torch.stack([other != eager for other in others]).any(0)
     bad = ~(right | unstable)
     if not bool(bad.any()):
-        return Judgement(outcome=Outcome.RIGHT)
-    return Judgement(outcome=Outcome.WRONG, bad=bad, centre=exact, width=torch.zeros(actual.shape))
+        return Judgement(outcome=Outcome.RIGHT, eager=eager)
+    return Judgement(outcome=Outcome.WRONG, eager=eager, bad=bad, centre=exact, width=torch.zeros(actual.shape))
 
 
 def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
@@ -183,25 +281,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a == b) | (torch.isnan(a) & torch.isnan(b))
 
 
-_FEW, _MANY = 4, 16
-"""How many nudged replays at first, and how many before something is called wrong."""
-
-
-class Run(Protocol):
-    """Computes the result again."""
-
-    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> torch.Tensor:
-        """Return the result in this arithmetic."""
-
-
-def settle(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    """Judge what differs from eager: by float64, then by a few nudged replays, then, if it looks wrong, by many."""
-    exact = run(Arithmetic.EXACT)
-    nudged: list[torch.Tensor] = []
-    for wanted in (1, 2, _FEW, _MANY):
-        while len(nudged) < wanted:
-            nudged.append(run(Arithmetic.NUDGED, seed=len(nudged) + 1))
-        judgement = judge(actual, eager, exact, nudged)
-        if judgement.outcome is Outcome.RIGHT:
-            break
-    return judgement
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

@@ -1,20 +1,21 @@
-"""A Python function as rung zero: what it returns, changes and differentiates to, eagerly and compiled."""
+"""A Python function, eagerly and compiled: what it returns, changes and differentiates to."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from torchsan.checks.stages.compare import Difference, Noise, same, structural, wrong
+from torchsan.checks.stages.compare import Difference, same, structural, wrong
 from torchsan.checks.stages.findings import values_of
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
-from torchsan.reference.arithmetic import Computing, widened
-from torchsan.reference.execute import Circumstances, Results
+from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
+from torchsan.reference.calls import Circumstances, Computing, Results
+from torchsan.reference.inputs import share_memory
 from torchsan.reference.judge import Outcome
-from torchsan.reference.replay import Arithmetic
 from torchsan.torch_internals.dispatch import flatten
 
 
@@ -26,6 +27,7 @@ class Eager:
         # One deep copy of everything, so that what is shared (tied weights, overlapping views) still is.
         self._start = (fn, args, kwargs)
         self._circumstances = Circumstances.now()
+        self._results: dict[tuple[Arithmetic, int], Results] = {}
 
     def compiled(self) -> tuple[Any, Results]:
         """Call the compiled function on copies, and return what it returned and all that came of it."""
@@ -33,27 +35,28 @@ class Eager:
 
     def judge(self, compiled: Results) -> tuple[Finding, ...]:
         """The finding, of stage `capture`, if the compiled results are none that the function could have given."""
-        _, eager = self._call(None, None)
+        eager = self._again(Arithmetic.EAGER)
         if same(compiled, eager):
             return ()
         if eager.draws:
             return ()
         differences = structural(compiled, eager)
         apart = {d.name for d in differences}
-        names = [n for n in eager.tensors if n not in apart]
-        noise = Noise(eager=eager, exact=self._exact(), nudged=self._nudged)
-        judged = wrong(compiled, names, noise)
+        judged = wrong(compiled, [n for n in eager.tensors if n not in apart], self._again)
         differences += [d for d in judged if d.judgement and d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
         return (self._finding(differences),) if differences else ()
 
-    def _exact(self) -> Results | None:
-        try:
-            return self._call(None, Arithmetic.EXACT)[1]
-        except Exception:  # noqa: BLE001  # a function that asks for dtypes may have no meaning in float64
-            return None
-
-    def _nudged(self, count: int) -> list[Results]:
-        return [self._call(None, Arithmetic.NUDGED, seed)[1] for seed in range(1, count + 1)]
+    def _again(self, arithmetic: Arithmetic, seed: int = 0) -> Results:
+        """What came of the eager function. Raise Unavailable if it has no meaning in float64."""
+        if (arithmetic, seed) not in self._results:
+            try:
+                own = None if arithmetic is Arithmetic.EAGER else arithmetic
+                self._results[arithmetic, seed] = self._call(None, own, seed)[1]
+            except Exception as e:  # a function that asks for dtypes may have no meaning in float64
+                if arithmetic is Arithmetic.EXACT:
+                    raise Unavailable(str(e)) from e
+                raise
+        return self._results[arithmetic, seed]
 
     def _call(
         self, wrap: Callable[..., Any] | None, arithmetic: Arithmetic | None, seed: int = 0
@@ -61,13 +64,10 @@ class Eager:
         with self._circumstances.restored():
             fn, args, kwargs = copy.deepcopy(self._start)
             if arithmetic is Arithmetic.EXACT:
-                args, kwargs = _widen((args, kwargs))
+                args, kwargs = map_tensors(_widened_leaf, (args, kwargs))
             given = _named((args, kwargs), "argument") | _module_state(fn)
             call = wrap(fn) if wrap is not None else fn
-            if arithmetic is None:
-                result = call(*args, **kwargs)
-                return result, self._collected(result, given)
-            with Computing(arithmetic, seed):
+            with Computing(arithmetic, seed) if arithmetic is not None else nullcontext():
                 result = call(*args, **kwargs)
                 return result, self._collected(result, given)
 
@@ -75,12 +75,7 @@ class Eager:
         outputs = _named(result, "output")
         moved = not torch.equal(torch.get_rng_state(), self._circumstances.random)
         tensors: dict[str, torch.Tensor | None] = {n: t.detach() for n, t in outputs.items()}
-        aliases = {
-            (n, m)
-            for n, t in outputs.items()
-            for m, g in given.items()
-            if t.numel() and t.untyped_storage().data_ptr() == g.untyped_storage().data_ptr()
-        }
+        aliases = {(n, m) for n, t in outputs.items() for m, g in given.items() if share_memory(t, g)}
         tensors |= {f"{n} after the call": t.detach().clone() for n, t in given.items() if not t.is_inference()}
         tensors |= _gradients(outputs, given)
         return Results(tensors=tensors, aliases=frozenset(aliases), draws=int(moved))
@@ -129,15 +124,9 @@ def _module_state(fn: Any) -> dict[str, torch.Tensor]:
     return state | {f"buffer {n}": b for n, b in module.named_buffers()}
 
 
-def _widen(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        wide = widened(value.detach())
-        return wide.requires_grad_() if value.requires_grad else wide
-    if isinstance(value, tuple | list):
-        return type(value)(_widen(v) for v in value)
-    if isinstance(value, dict):
-        return {k: _widen(v) for k, v in value.items()}
-    return value
+def _widened_leaf(t: torch.Tensor) -> torch.Tensor:
+    wide = widened(t.detach())
+    return wide.requires_grad_() if t.requires_grad else wide
 
 
 def _source(fn: Any) -> tuple[SourceLine, ...]:

@@ -10,7 +10,7 @@ import torch.fx
 
 from torchsan.checks.exhibits import Keep
 from torchsan.checks.stages.localise import Search
-from torchsan.checks.stages.stage_graphs import first_stage_graph
+from torchsan.checks.stages.plan import first_stage_graph
 from torchsan.graphs.cut import GraphCut, Unrepresentable, given_tensor
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.torch_internals.compile_stages import CompileStages
@@ -53,7 +53,7 @@ def _shared(args: Sequence[Any]) -> dict[int, int]:
 
 
 def exhibit_of_call(
-    ladder: CompileStages,
+    stages: CompileStages,
     search: Search,
     earlier: tuple[Given, ...] | None,
     finding: Finding,
@@ -61,12 +61,12 @@ def exhibit_of_call(
     config: Mapping[str, Any],
 ) -> Exhibit:
     """Return Dynamo's graph, as operators, with the inputs of the call; `earlier` are those of the first call."""
-    if any(enabled for _, enabled, _ in search.circumstances.autocast):
+    if any(enabled for _, enabled, _ in search.call.circumstances.autocast):
         raise Unrepresentable("a call under autocast")
-    with search.circumstances.restored(), torch.no_grad():
-        given, leaves = search.inputs.copies(wide=False)
+    with search.call.circumstances.restored(), torch.no_grad():
+        given, leaves = search.call.inputs.copies(wide=False)
         inputs = _inputs(given, leaves, keep)
-        with first_stage_graph(ladder).opened() as run:
+        with first_stage_graph(stages).opened() as run:
             module = trace_operators(lambda *args: run(list(args)), _detached(given))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
@@ -83,9 +83,9 @@ def exhibit_of_call(
         inputs=(*inputs, *cut.inputs),
         outputs=tuple(dict.fromkeys(cut.reference(n) for n in outputs)),
         earlier=(earlier,) if earlier is not None and {g.name for g in earlier} == names and not cut.inputs else (),
-        backend=ladder.backend,
+        backend=stages.backend,
         backward=search.backward,
-        grad=search.circumstances.grad,
+        grad=search.call.circumstances.grad,
         config=dict(config),
     )
 

@@ -1,4 +1,4 @@
-"""From a rung that differs to a finding: the step, the nodes it changed, and the numbers that show it."""
+"""From a stage graph that differs to a finding: the step, the nodes it changed, and the numbers that show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.fx
 
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.stages.compare import Difference
-from torchsan.checks.stages.stage_graphs import StageGraph
+from torchsan.checks.stages.plan import StageGraph
 from torchsan.checks.values.findings import pattern_of
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.judge import Judgement
@@ -32,24 +32,24 @@ _MOST_NODES = 50
 
 
 def finding_for(
-    rung: StageGraph, differences: Iterable[Difference], graph: GraphRef | None, blamed: Iterable[torch.fx.Node] = ()
+    culprit: StageGraph, differences: Iterable[Difference], graph: GraphRef | None, blamed: Iterable[torch.fx.Node] = ()
 ) -> Finding:
-    """Return the finding that a rung which differs amounts to. `blamed` are the nodes, if they are known already."""
+    """Return the finding for a stage graph that differs. `blamed` are the nodes, if they are known already."""
     differences = list(differences)
     first = differences[0]
-    changed = (list(blamed) or _changed(rung.previous, rung.changed))[:_MOST_NODES]
-    step = f"the pass {rung.changed.label}" if rung.changed.label else _STEPS[rung.stage]
+    changed = (list(blamed) or _changed(culprit.previous, culprit.changed))[:_MOST_NODES]
+    step = f"the pass {culprit.changed.label}" if culprit.changed.label else _STEPS[culprit.stage]
     evidence = values_of(first)
     evidence["results"] = [d.name for d in differences]
-    if rung.previous is not None:
-        evidence["diff"] = _diff(rung.previous, rung.changed)
+    if culprit.previous is not None:
+        evidence["diff"] = _diff(culprit.previous, culprit.changed)
     ops = tuple(dict.fromkeys(op for n in changed for op in _operators(n)))
     return Finding(
         kind=first.kind,
         severity=Severity.WARNING if first.kind is Kind.PRECISION_LOSS else Severity.ERROR,
         check=Check.STAGES,
-        stage=rung.stage,
-        pass_=rung.changed.label,
+        stage=culprit.stage,
+        pass_=culprit.changed.label,
         graph=graph,
         nodes=tuple(n.name for n in changed),
         ops=ops,
@@ -78,8 +78,8 @@ def kernel_finding(
 
 def values_of(difference: Difference) -> dict[str, Any]:
     """The numbers that show a difference."""
-    judgement, actual, expected = difference.judgement, difference.actual, difference.expected
-    if judgement is None or actual is None or expected is None or judgement.bad is None:
+    judgement, actual = difference.judgement, difference.actual
+    if judgement is None or actual is None or judgement.bad is None:
         return {}
     bad = judgement.bad
     index = tuple(int(i) for i in bad.nonzero()[0].tolist())
@@ -90,10 +90,10 @@ def values_of(difference: Difference) -> dict[str, Any]:
         "dtype": str(actual.dtype).removeprefix("torch."),
         "first_bad": list(index),
         "compiled": item(actual[index]),
-        "eager": item(expected[index]),
+        "eager": item(judgement.eager[index]),
         "float64": _at(judgement, index),
         "pattern": pattern_of(bad),
-        "picture": picture_of(bad, actual, expected, judgement.centre, judgement.width),
+        "picture": picture_of(bad, actual, judgement.eager, judgement.centre, judgement.width),
     }
 
 

@@ -1,4 +1,4 @@
-"""Follows a checked call to its backward: the gradients it gave, and the same with any rung in its place.
+"""Follows a checked call to its backward: the gradients it gave, and the same with any stage graph in its place.
 
 The hook is on the node that the compiled function left in the autograd graph, and goes with it: a program that never
 runs its backward pays nothing, and nothing of the program's own is touched.
@@ -14,8 +14,7 @@ import torch
 
 from torchsan.checks.stages.localise import Search
 from torchsan.errors import FindingsError
-from torchsan.reference.execute import Circumstances, Results, differentiable, execute
-from torchsan.reference.inputs import Inputs
+from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.torch_internals.compile_stages import CompileStages, backward_is_traced
 
 log = logging.getLogger(__name__)
@@ -40,17 +39,15 @@ class Backward:
 
     def follow(
         self,
-        ladder: CompileStages,
-        inputs: Inputs,
-        names: list[str],
-        circumstances: Circumstances,
+        stages: CompileStages,
+        call: RepeatableCall,
         outputs: Any,
         args: tuple[Any, ...],
         judge: Judge,
         skipped: Callable[[str], None],
     ) -> None:
         """Let `judge` see the gradients when the program has computed them. Keeps no tensor of the program's alive."""
-        flowing = differentiable(outputs, list(args), inputs, names)
+        flowing = call.differentiable(outputs, args)
         nodes = [t.grad_fn for t in flowing.values() if t.grad_fn is not None]
         if not nodes:
             return
@@ -67,21 +64,21 @@ class Backward:
         waiting = [True]
 
         def check(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            if inputs.stale():
+            if call.inputs.stale():
                 skipped("a parameter was changed between the forward and the backward")
                 return
             cotangents = {n: grad_outputs[nr].detach() for n, nr in direct.items() if grad_outputs[nr] is not None}
-            tensors = {f"gradient of {names[i]}": grad_inputs[k] for k, i in edges.items()}
+            tensors = {f"gradient of {call.names[i]}": grad_inputs[k] for k, i in edges.items()}
             actual = Results(tensors={n: g.detach() if g is not None else None for n, g in tensors.items()})
             if shapes:
                 # A view that the program was given is no output of the compiled function, and where there is no such
                 # function nothing is: what flowed into it is not known here. Any cotangents will do to compare two
                 # backwards, so both are run with some.
                 cotangents |= {n: _made(*shape) for n, shape in shapes.items()}
-                compiled = ladder.compiled
+                compiled = stages.compiled
                 assert compiled is not None
-                actual = execute(lambda a: compiled(*a), inputs, names, circumstances, None, cotangents=cotangents)
-            judge(actual, Search(ladder, inputs, names, circumstances, cotangents, skipped))
+                actual = call.run(lambda a: compiled(*a), None, cotangents=cotangents)
+            judge(actual, Search(stages, call, cotangents, skipped))
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
         def computed(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:

@@ -1,23 +1,21 @@
-"""From a call whose results are not those of the program, to the rung where they became others."""
+"""From a call whose results are not those of the program, to the stage graph where they became others."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.stages.compare import Difference, Noise, structural, suspects, wrong
-from torchsan.checks.stages.stage_graphs import StageGraph, first_stage_graph, later_stage_graphs
+from torchsan.checks.stages.compare import Difference, Rerun, apart_in_float64, structural, wrong
+from torchsan.checks.stages.plan import StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
-from torchsan.reference.arithmetic import Unsupported
-from torchsan.reference.execute import Circumstances, Results, execute
-from torchsan.reference.inputs import Inputs
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.reference.judge import Outcome
-from torchsan.reference.replay import Arithmetic
 from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
@@ -54,192 +52,162 @@ _Key = tuple[int, Arithmetic | None, int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The first rung that differs from the program, and in what."""
+    """The first stage graph that differs from the program, and in what."""
 
-    rung: StageGraph
+    graph: StageGraph
     differences: tuple[Difference, ...]
     arithmetic: Arithmetic
 
 
 class Search:
-    """One call, run on any rung in any arithmetic. Each run is made once."""
+    """One call, run on any stage graph in any arithmetic. Each run is made once."""
 
     def __init__(
         self,
-        ladder: CompileStages,
-        inputs: Inputs,
-        names: list[str],
-        circumstances: Circumstances,
+        stages: CompileStages,
+        call: RepeatableCall,
         cotangents: Mapping[str, torch.Tensor] | None,
         skipped: Callable[[str], None],
     ) -> None:
-        self._inputs = inputs
-        self._names = names
-        self._circumstances = circumstances
+        """With `cotangents` it is about the gradients of the call. `skipped` is told what cannot be run."""
+        self.call = call
+        self.backward = cotangents is not None
         self._cotangents = cotangents
         self._skipped = skipped
-        self._top = first_stage_graph(ladder)
-        self._rungs = later_stage_graphs(ladder, backward=cotangents is not None)
-        self._runs: dict[_Key, Results] = {}
-        self._failed: dict[_Key, Exception] = {}
+        self._top = first_stage_graph(stages)
+        self._graphs = later_stage_graphs(stages, backward=self.backward)
+        self._runs: dict[_Key, Results | Exception] = {}
 
     @property
-    def inputs(self) -> Inputs:
-        """What the call was given."""
-        return self._inputs
+    def reference(self) -> Results:
+        """Dynamo's graph, in the program's dtypes, with the program's random numbers."""
+        return self._run(self._top, None)
 
     @property
-    def circumstances(self) -> Circumstances:
-        """What else it depended on."""
-        return self._circumstances
+    def exact(self) -> Results | None:
+        """Dynamo's graph in float64, if it can be run so."""
+        return self._try(self._top, Arithmetic.EXACT)
 
-    @property
-    def backward(self) -> bool:
-        """Whether it is about gradients."""
-        return self._cotangents is not None
-
-    def reference(self, *, own_random: bool) -> Results:
-        """Dynamo's graph, in the program's dtypes; with the program's random numbers, or those all rungs share."""
-        return self._run(self._top, None if own_random else Arithmetic.EAGER)
+    def wrong(self, actual: Results, names: list[str]) -> list[Difference]:
+        """Those of the named results of the compiled program that rounding cannot explain."""
+        return wrong(actual, names, self._reruns(self._top, own_random=True))
 
     def culprit(self, arithmetic: Arithmetic | None = None) -> Culprit | None:
         """Return the first graph that does not mean what the one above it does; None if the last is right.
 
         In float64 unless told otherwise: what a step does to the precision only shows in the program's own dtypes.
         """
-        rungs = self._rungs
-        arithmetic = arithmetic or self._arithmetic()
+        graphs = self._graphs
+        arithmetic = arithmetic or (Arithmetic.EAGER if self.exact is None else Arithmetic.EXACT)
         top = self._top
-        last = next((r for r in reversed(rungs) if self._try(r, arithmetic) is not None), None)
+        last = next((g for g in reversed(graphs) if self._try(g, arithmetic) is not None), None)
         if last is None:
             return None
         while self._differences(top, last, arithmetic):
-            found = self._first(top, rungs, arithmetic)
-            if found is None or not self._inconclusive(top, found.rung, arithmetic):
+            found = self._first(top, graphs, arithmetic)
+            if found is None or not self._inconclusive(top, found.graph, arithmetic):
                 return found
             # Random numbers that were drawn in another order make it another program from here on.
             self._skipped("random numbers are drawn in another order from here on; compared below that only")
-            rungs = rungs[rungs.index(found.rung) + 1 :]
-            top = found.rung
-            if not rungs:
+            graphs = graphs[graphs.index(found.graph) + 1 :]
+            top = found.graph
+            if not graphs:
                 return None
         return None
 
-    @property
-    def draws(self) -> int:
-        """How many random numbers Dynamo's graph draws; 0 for a program that is not random."""
-        return self.reference(own_random=True).draws
-
     def blamed(self, culprit: Culprit) -> list[torch.fx.Node]:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
-        if culprit.rung.previous is not None:
+        if culprit.graph.previous is not None:
             return []
         upper, lower = Signatures(), Signatures()
         try:
-            for rung, seen in ((self._top, upper), (culprit.rung, lower)):
-                self._execute(rung, culprit.arithmetic, seen=seen)
+            for graph, seen in ((self._top, upper), (culprit.graph, lower)):
+                self._execute(graph, culprit.arithmetic, seen=seen)
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
 
-    def exact(self) -> Results | None:
-        """Dynamo's graph in float64, if it can be run so."""
-        return self._run(self._top, Arithmetic.EXACT) if self._arithmetic() is Arithmetic.EXACT else None
+    def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
+        """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""
 
-    def noise(self, rung: StageGraph | None = None, *, own_random: bool = False) -> Noise:
-        """What rounding can do to the results of a rung, Dynamo's graph if it is None."""
-        of = rung or self._top
-        exact = self._run(of, Arithmetic.EXACT) if self._arithmetic() is Arithmetic.EXACT else None
+        def rerun(arithmetic: Arithmetic, seed: int) -> Results:
+            if arithmetic is Arithmetic.EXACT and self.exact is None:
+                raise Unavailable("the program has no meaning in float64")
+            return self._run(graph, None if own_random and arithmetic is Arithmetic.EAGER else arithmetic, seed)
 
-        def nudged(count: int) -> Sequence[Results]:
-            return [self._run(of, Arithmetic.NUDGED, seed) for seed in range(1, count + 1)]
+        return rerun
 
-        return Noise(eager=self._run(of, None if own_random else Arithmetic.EAGER), exact=exact, nudged=nudged)
-
-    def _first(self, top: StageGraph, rungs: list[StageGraph], arithmetic: Arithmetic) -> Culprit | None:
-        for rung in rungs:
-            if self._try(rung, arithmetic) is None:
+    def _first(self, top: StageGraph, graphs: list[StageGraph], arithmetic: Arithmetic) -> Culprit | None:
+        for graph in graphs:
+            if self._try(graph, arithmetic) is None:
                 continue
-            differences = self._differences(top, rung, arithmetic)
+            differences = self._differences(top, graph, arithmetic)
             if differences:
-                return Culprit(rung=rung, differences=tuple(differences), arithmetic=arithmetic)
+                return Culprit(graph=graph, differences=tuple(differences), arithmetic=arithmetic)
         return None
 
-    def _differences(self, top: StageGraph, rung: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
-        expected, actual = self._run(top, arithmetic), self._run(rung, arithmetic)
+    def _differences(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
+        expected, actual = self._run(top, arithmetic), self._run(graph, arithmetic)
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
         if arithmetic is Arithmetic.EXACT and not found:
-            names = suspects(actual, expected)
+            names = apart_in_float64(actual, expected)
         else:
             names = [n for n in expected.tensors if not _equal(actual, expected, n)]
-        judged = wrong(actual, names, self.noise(top)) if names else []
+        judged = wrong(actual, names, self._reruns(top, own_random=False)) if names else []
         # In float64 there is no rounding to speak of: what lies outside the program's own is a difference in meaning.
         return found + [d for d in judged if arithmetic is Arithmetic.EXACT or _settled(d)]
 
-    def _inconclusive(self, top: StageGraph, rung: StageGraph, arithmetic: Arithmetic) -> bool:
-        """Whether the two differ only in which random number goes where: with loaded dice they are the same.
+    def _inconclusive(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> bool:
+        """Whether the two differ only in which random number goes where: with equal ones they are the same.
 
         From the partition on the numbers are where they are, and drawing them twice is a fault.
         """
-        settled = rung.changed.pass_ == "partition" or rung.stage is Stage.POST_GRAD_PASSES
-        if not self.draws or settled:
+        settled = graph.changed.pass_ == "partition" or graph.stage is Stage.POST_GRAD_PASSES
+        if not self.reference.draws or settled:
             return False
-        expected = self._run(top, arithmetic, loaded=True)
+        expected = self._run(top, arithmetic, constant=True)
         try:
-            actual = self._run(rung, arithmetic, loaded=True)
+            actual = self._run(graph, arithmetic, constant=True)
         except Exception:  # noqa: BLE001  # what cannot be run proves nothing
             return True
-        return not structural(actual, expected, dtypes=False) and not suspects(actual, expected)
+        return not structural(actual, expected, dtypes=False) and not apart_in_float64(actual, expected)
 
-    def _arithmetic(self) -> Arithmetic:
-        """Float64 where the program has a meaning in it."""
-        return Arithmetic.EXACT if self._try(self._top, Arithmetic.EXACT) is not None else Arithmetic.EAGER
-
-    def _try(self, rung: StageGraph, arithmetic: Arithmetic) -> Results | None:
+    def _try(self, graph: StageGraph, arithmetic: Arithmetic) -> Results | None:
+        """What the graph gives; None, and said once, if it cannot be run outside the compiler."""
         try:
-            return self._run(rung, arithmetic)
-        except Unsupported as e:
-            log.debug("no %s run of %s: %s", arithmetic, rung.changed.label, e)
-            if rung is not self._top:
-                self._skipped(f"the graph after {rung.changed.label or rung.stage} cannot be run: {e}")
-        except Exception as e:  # what cannot be run outside the compiler is no rung
-            log.debug("cannot run %s in %s", rung.changed, arithmetic, exc_info=True)
-            if rung is not self._top:
-                self._skipped(f"the graph after {rung.changed.label or rung.stage} cannot be run: {_short(e)}")
-        return None
+            return self._run(graph, arithmetic)
+        except Exception as e:  # whatever an operator makes of these arguments
+            log.debug("cannot run %s in %s", graph.changed, arithmetic, exc_info=True)
+            if graph is not self._top:
+                reason = str(e) if isinstance(e, Unavailable) else _short(e)
+                self._skipped(f"the graph after {graph.changed.label or graph.stage} cannot be run: {reason}")
+            return None
 
-    def _run(self, rung: StageGraph, arithmetic: Arithmetic | None, seed: int = 0, *, loaded: bool = False) -> Results:
-        key = (id(rung), arithmetic, seed, loaded)
-        if key in self._failed:
-            raise self._failed[key]
+    def _run(
+        self, graph: StageGraph, arithmetic: Arithmetic | None, seed: int = 0, *, constant: bool = False
+    ) -> Results:
+        key = (id(graph), arithmetic, seed, constant)
         if key not in self._runs:
             try:
-                self._runs[key] = self._execute(rung, arithmetic, seed, loaded=loaded)
-            except Exception as e:
-                self._failed[key] = e
-                raise
-        return self._runs[key]
+                self._runs[key] = self._execute(graph, arithmetic, seed, constant=constant)
+            except Exception as e:  # noqa: BLE001  # raised below, now and whenever it is asked for again
+                self._runs[key] = e
+        found = self._runs[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _execute(
         self,
-        rung: StageGraph,
+        graph: StageGraph,
         arithmetic: Arithmetic | None,
         seed: int = 0,
         *,
-        loaded: bool = False,
+        constant: bool = False,
         seen: Signatures | None = None,
     ) -> Results:
-        with rung.opened(seen) as run:
-            return execute(
-                run,
-                self._inputs,
-                self._names,
-                self._circumstances,
-                arithmetic,
-                seed=seed,
-                loaded=loaded,
-                cotangents=self._cotangents,
-            )
+        with graph.opened(seen) as run:
+            return self.call.run(run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents)
 
 
 def _settled(difference: Difference) -> bool:

@@ -12,17 +12,18 @@ from typing import Any
 import torch
 
 from torchsan.checks.exhibits import Build
-from torchsan.checks.stages.compare import as_near, is_far, same, structural, wrong
+from torchsan.checks.stages.compare import pair, same, structural
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import finding_for, kernel_finding
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
+from torchsan.checks.stages.plan import maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
-from torchsan.reference.execute import Circumstances, Results, results_of
-from torchsan.reference.inputs import Inputs, fingerprint, maybe_mutated, unsupported
-from torchsan.reference.judge import Outcome, agrees
-from torchsan.reference.replay import Arithmetic
+from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.calls import RepeatableCall, Results
+from torchsan.reference.inputs import fingerprint, unsupported
+from torchsan.reference.judge import Outcome, agrees, as_near_as_eager, is_another
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
 
@@ -41,7 +42,7 @@ class StagesWatch:
 
     def __init__(
         self,
-        ladder: CompileStages,
+        stages: CompileStages,
         calls: int | None,
         *,
         refs: Mapping[Direction, GraphRef],
@@ -50,14 +51,14 @@ class StagesWatch:
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
     ) -> None:
-        self._ladder = ladder
+        self._stages = stages
         self._calls = calls
         self._refs = refs
         self._report = report
         self.skipped = skipped
         self._checked = checked
         self._kernels_elsewhere = kernels_elsewhere
-        graph = ladder.dynamo.snapshots[0].graph
+        graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
         self._lock = threading.Lock()
@@ -70,23 +71,19 @@ class StagesWatch:
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
-        compiled = self._ladder.compiled
+        compiled = self._stages.compiled
         assert compiled is not None
         call = None if self._wrong else self._prepared(args)
         if call is None:
             return compiled(*args)
-        search, inputs, circumstances, reference, backward = call
+        search, backward = call
         outputs = compiled(*args)
         try:
             with outside_modes():
-                actual = results_of(outputs, list(args), self._names, inputs)
                 with torch.no_grad():
-                    self._judge(actual, reference, search, Direction.FORWARD)
+                    self._judge(search.call.results(outputs, args), search)
                 if backward is not None and not self._wrong:
-                    judge = self._gradients
-                    backward.follow(
-                        self._ladder, inputs, self._names, circumstances, outputs, args, judge, self.skipped
-                    )
+                    backward.follow(self._stages, search.call, outputs, args, self._gradients, self.skipped)
         except FindingsError:
             raise
         except Exception as e:  # a check that fails ends the check, never the user's job
@@ -110,7 +107,7 @@ class StagesWatch:
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Inputs, Circumstances, Results, Backward | None] | None:
+    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
             reason = unsupported(args)
@@ -119,12 +116,10 @@ class StagesWatch:
                 return None
             if not self._wanted(args):
                 return None
-            circumstances = Circumstances.now()
-            with circumstances.restored(), torch.no_grad():
-                inputs = Inputs(args, self._mutated)
-            search = Search(self._ladder, inputs, self._names, circumstances, None, self.skipped)
-            reference = search.reference(own_random=True)
-            return search, inputs, circumstances, reference, Backward(args) if circumstances.grad else None
+            call = RepeatableCall(args, self._names, self._mutated)
+            search = Search(self._stages, call, None, self.skipped)
+            _ = search.reference  # Before the program goes on and changes what it reads.
+            return search, Backward(args) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
             self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
@@ -132,36 +127,27 @@ class StagesWatch:
 
     def _gradients(self, actual: Results, search: Search) -> None:
         if not self._wrong:
-            self._judge(actual, search.reference(own_random=True), search, Direction.BACKWARD)
+            self._judge(actual, search)
 
-    def _judge(self, actual: Results, reference: Results, search: Search, direction: Direction) -> None:
-        random = search.draws > 0
+    def _judge(self, actual: Results, search: Search) -> None:
+        random = search.reference.draws > 0
+        direction = Direction.BACKWARD if search.backward else Direction.FORWARD
         self._checked(direction, list(actual.tensors))
-        if not random and same(actual, reference):
+        if not random and same(actual, search.reference):
             return
         culprit = search.culprit()
         if culprit is not None:
             self._blame(culprit, search)
         elif not random:
-            self._judge_compiled(actual, reference, search, direction)
-        elif not self._ladder.parts:
+            self._judge_compiled(actual, search, direction)
+        elif not self._stages.parts:
             self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
 
-    def _judge_compiled(self, actual: Results, reference: Results, search: Search, direction: Direction) -> None:
+    def _judge_compiled(self, actual: Results, search: Search, direction: Direction) -> None:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
-        differences = structural(actual, reference)
-        apart = {d.name for d in differences}
-        names = [
-            n
-            for n, e in reference.tensors.items()
-            if n not in apart and (a := actual.tensors.get(n)) is not None and (e is None or not agrees(a, e))
-        ]
-        exact = search.exact()
-        if exact is not None:
-            names = [n for n in names if not as_near(actual, reference, exact, n)]
-        # How precise a kernel is, the values check can say; here it is asked whether it is a kernel of this program.
-        far = [n for n in names if exact is None or (is_far(actual, exact, n) and not is_far(reference, exact, n))]
-        differences += wrong(actual, far, search.noise(own_random=True)) if far else []
+        differences = structural(actual, search.reference)
+        names, far = _doubtful(actual, search.reference, search.exact, {d.name for d in differences})
+        differences += search.wrong(actual, far)
         differences = [d for d in differences if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
         if not names and not differences:
             return
@@ -171,28 +157,56 @@ class StagesWatch:
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
-            backend, ref = self._ladder.backend, self._ref(direction)
+            backend, ref = self._stages.backend, self._ref(direction)
             self._found(Stage.KERNEL, None, search, lambda: kernel_finding(differences, ref, severity, backend))
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
-        rung = culprit.rung
-        ref = self._ref(rung.direction)
-        label = rung.changed.label
+        graph = culprit.graph
+        ref = self._ref(graph.direction)
         blamed = partial(search.blamed, culprit)
-        self._found(rung.stage, label, search, lambda: finding_for(rung, culprit.differences, ref, blamed()))
+        label = graph.changed.label
+        self._found(graph.stage, label, search, lambda: finding_for(graph, culprit.differences, ref, blamed()))
 
     def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
-        """Report, once for a step; one wrong step is enough to leave the rest of the ladder alone."""
+        """Report, once for a step; one wrong step is enough to leave the later ones alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
             self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
-            self._report(make(), partial(exhibit_of_call, self._ladder, search, earlier))
+            self._report(make(), partial(exhibit_of_call, self._stages, search, earlier))
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)
+
+
+def _doubtful(
+    actual: Results, reference: Results, exact: Results | None, apart: set[str]
+) -> tuple[list[str], list[str]]:
+    """The results that lie farther from float64's than eager's, and those of them that precision does not explain."""
+    names, far = [], []
+    for name, eager in reference.tensors.items():
+        a = actual.tensors.get(name)
+        if name in apart or a is None or (eager is not None and agrees(a, eager)):
+            continue
+        if exact is None:
+            names.append(name)
+            far.append(name)
+            continue
+        c = pair(exact, reference, name)[0]
+        if eager is not None and c is not None and as_near_as_eager(a, eager, c):
+            continue
+        names.append(name)
+        # How precise a kernel is, the values check can say; here it is asked whether it is a kernel of this program.
+        if _is_far(actual, exact, name) and not _is_far(reference, exact, name):
+            far.append(name)
+    return names, far
+
+
+def _is_far(results: Results, exact: Results, name: str) -> bool:
+    mine, c = pair(results, exact, name)
+    return mine is None or c is None or is_another(mine, c)
 
 
 def _readable(name: str) -> str:

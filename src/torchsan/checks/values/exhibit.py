@@ -10,7 +10,8 @@ import torch.fx
 from torchsan.checks.exhibits import Keep
 from torchsan.graphs.cut import GraphCut
 from torchsan.records import Exhibit, Finding
-from torchsan.reference.replay import Arithmetic, Replayer, needed
+from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.replay import Replayer
 
 
 def exhibit_of(
@@ -19,11 +20,11 @@ def exhibit_of(
     """Return the part of the graph that computes `target` from what the launch was given."""
     values = dict(replayer.known)
     # Inductor's own random numbers: no other program can draw them, so they are inputs.
-    for node in needed((target, *replayer.effects), values):
+    for node in replayer.needed(target, values):
         if getattr(node.target, "namespace", "") == "prims" and node.name.startswith("inductor_"):
             values[node] = replayer.run(node, Arithmetic.EAGER)
     cut = GraphCut(keep, values, replayer.number, replayer.attribute)
-    cut.add(needed((target, *replayer.effects), values))
+    cut.add(replayer.needed(target, values))
     output = cut.reference(target)
     return Exhibit(
         finding=finding.id,

@@ -36,7 +36,6 @@ class Wrong:
     target: Target
     judgement: Judgement
     actual: torch.Tensor
-    eager: torch.Tensor
     operands: Mapping[torch.fx.Node, Any]
     """What the launch had to compute from."""
     filled: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +128,7 @@ def _finding(
     through: tuple[str, ...],
 ) -> Finding:
     kind, severity = _KINDS[wrong.judgement.outcome]
-    evidence = _evidence(wrong.judgement, wrong.actual, wrong.eager)
+    evidence = _evidence(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
@@ -204,7 +203,7 @@ def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dic
     return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
 
 
-def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -> dict[str, Any]:
+def _evidence(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
     bad, centre, width = judgement.bad, judgement.centre, judgement.width
     assert bad is not None
     assert centre is not None
@@ -218,11 +217,11 @@ def _evidence(judgement: Judgement, actual: torch.Tensor, eager: torch.Tensor) -
         "dtype": str(actual.dtype).removeprefix("torch."),
         "first_bad": list(index),
         "compiled": item(actual[index]),
-        "eager": item(eager[index]),
+        "eager": item(judgement.eager[index]),
         "float64": item(centre[index]),
         "allowed": item(width[index]),
         "pattern": pattern_of(bad),
-        "picture": picture_of(bad, actual, eager, centre, width),
+        "picture": picture_of(bad, actual, judgement.eager, centre, width),
     }
 
 

@@ -19,8 +19,9 @@ from torchsan.checks.values.other_inputs import Repetition, other_bits, other_da
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Writer
 from torchsan.records import Finding
-from torchsan.reference.judge import Judgement, Outcome, agrees, settle
-from torchsan.reference.replay import Arithmetic, Replayer, Unavailable
+from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.replay import Replayer
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Launch
@@ -34,16 +35,17 @@ _NOISE = 0.01
 Known = dict[torch.fx.Node, Any]
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The operands of a launch that left a variable without a node, for whoever reads it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """What the results of a launch are computed from, those of launches before it included.
 
-    `suspect` tells that the launch, or one before it, was found wrong: what follows from it is no finding of its own.
+    `through` are earlier kernels that left a variable without a node: their results are judged here. `suspect` tells
+    that one of them was found wrong: what follows from it is no finding of its own.
     """
 
     known: Known
     effects: tuple[torch.fx.Node, ...]
-    kernels: tuple[str, ...]
+    through: tuple[str, ...]
     suspect: bool
 
 
@@ -66,9 +68,9 @@ class ValuesWatch(CallWatch):
         self._report = report
         self._before: dict[str, Any] = {}
         self._repetition = Repetition()
-        self._again: Callable[..., Any] = _nothing
+        self._again: Callable[..., Any] | None = None
         self._probes = probes
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _Start] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
@@ -106,47 +108,72 @@ class ValuesWatch(CallWatch):
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         plan = self._plans.get(launch.nth)
-        again, self._again = self._again, _nothing
+        again, self._again = self._again, None
         if plan is None:
             return
-        sources = [self._kept[name] for name in plan.inner if name in self._kept]
-        known: Known = {}
-        for kept in sources:
-            known.update(kept.known)
-        for name, held in plan.known.items():
-            value = self._in_shape(self._before.get(name, values[name]), name, held)
-            if value is not None:
-                known.update(dict.fromkeys(held.nodes, value))
-        effects = tuple(dict.fromkeys((*(e for kept in sources for e in kept.effects), *plan.effects)))
+        start = self._start(plan, values)
         with undisturbed():
-            # A kernel may leave out an input that its result does not depend on, and must not leave out another.
-            alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
-            symbols = self._symbols.get(function, {})
-            replayer = Replayer(self._program, function, {**alive, **known}, symbols, effects)
-            others = {} if again is _nothing else self._repetition.differences(values, again)
-            wrong = self._judge(replayer, plan, values, known)
-            for unsteady in self._unsteady(replayer, plan, values, others):
-                result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
-                finding = unsteady_finding(self._program, launch, plan, unsteady)
-                self._report(self._program, finding, partial(exhibit_of, replayer, result))
-                if unsteady.rounding is False:
-                    # One finding, whether or not it came out right this time.
-                    wrong = [w for w in wrong if w.target.variable != unsteady.name]
-            suspect = any(kept.suspect for kept in sources)
-            through = tuple(dict.fromkeys(k for kept in sources for k in kept.kernels))
-            if not suspect:
-                self._found(launch, plan, wrong, through, replayer)
-                if self._probes and not wrong and not others:
-                    self._try_other_data(replayer, launch, plan, values, again)
-            del alive, replayer
+            wrong = self._check(function, launch, plan, values, start, again)
             if plan.keep:
-                copies = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
-                kept = _Kept(copies, effects, (*through, launch.kernel), suspect or bool(wrong))
-                self._kept.update(dict.fromkeys(plan.keep, kept))
+                self._keep(launch, plan, start, wrong=wrong)
         self._before = {}
         self._note_layouts(launch.writes, values)
         unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
         self._note_layouts(unpacked, unpacked)
+
+    def _check(
+        self,
+        function: str,
+        launch: Launch,
+        plan: LaunchPlan,
+        values: Values,
+        start: _Start,
+        again: Callable[..., Any] | None,
+    ) -> bool:
+        """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
+        replayer = self._replayer(function, start)
+        others = {} if again is None else self._repetition.differences(values, again)
+        wrong = self._judge(replayer, plan, values, start.known)
+        reported = self._report_unsteady(replayer, launch, plan, values, others)
+        wrong = [w for w in wrong if w.target.variable not in reported]
+        if not start.suspect:
+            self._found(launch, plan, wrong, start.through, replayer)
+            if self._probes and again is not None and not wrong and not others:
+                self._try_other_data(replayer, launch, plan, values, again)
+        return bool(wrong)
+
+    def _start(self, plan: LaunchPlan, values: Values) -> _Start:
+        sources = [self._kept[name] for name in plan.inner if name in self._kept]
+        known: Known = {}
+        for source in sources:
+            known.update(source.known)
+        for name, held in plan.known.items():
+            value = self._in_shape(self._before.get(name, values[name]), name, held)
+            if value is not None:
+                known.update(dict.fromkeys(held.nodes, value))
+        return _Start(
+            known=known,
+            effects=tuple(dict.fromkeys((*(e for s in sources for e in s.effects), *plan.effects))),
+            through=tuple(dict.fromkeys(kernel for s in sources for kernel in s.through)),
+            suspect=any(s.suspect for s in sources),
+        )
+
+    def _replayer(self, function: str, start: _Start) -> Replayer:
+        # A kernel may leave out an input that its result does not depend on, and must not leave out another.
+        alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
+        return Replayer(
+            {**alive, **start.known},
+            attribute=partial(self._program.attribute, function),
+            symbols=self._symbols.get(function, {}),
+            effects=start.effects,
+        )
+
+    def _keep(self, launch: Launch, plan: LaunchPlan, start: _Start, *, wrong: bool) -> None:
+        """Keep the operands of a launch that left variables without a node, for the launches that read them."""
+        known = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in start.known.items()}
+        through = (*start.through, launch.kernel)
+        kept = replace(start, known=known, through=through, suspect=start.suspect or wrong)
+        self._kept.update(dict.fromkeys(plan.keep, kept))
 
     def _note_layouts(self, names: Iterable[str], values: Values) -> None:
         for name in names:
@@ -176,14 +203,7 @@ class ValuesWatch(CallWatch):
             if actual is None:
                 continue
             try:
-                eager = replayer.run(target.node, Arithmetic.EAGER)
-                self._expect_like(actual, eager, target)
-                if not agrees(actual, eager):
-                    judgement = _settle(replayer, target, actual, eager)
-                    if judgement.outcome is not Outcome.RIGHT:
-                        wrong.append(
-                            Wrong(target=target, judgement=judgement, actual=actual, eager=eager, operands=known)
-                        )
+                judgement = replayer.judge(target.node, actual)
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -192,7 +212,30 @@ class ValuesWatch(CallWatch):
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, *plan.inner))
+                if judgement.outcome is not Outcome.RIGHT:
+                    wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=known))
         return wrong
+
+    def _report_unsteady(
+        self,
+        replayer: Replayer,
+        launch: Launch,
+        plan: LaunchPlan,
+        values: Values,
+        others: Mapping[str, torch.Tensor],
+    ) -> set[str]:
+        """Report what came out otherwise when the launch ran again; return the variables that need no other finding.
+
+        One that rounding does not explain is one finding, whether or not it came out right this time.
+        """
+        reported = set()
+        for unsteady in _unsteady(replayer, plan, values, others):
+            result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
+            finding = unsteady_finding(self._program, launch, plan, unsteady)
+            self._report(self._program, finding, partial(exhibit_of, replayer, result))
+            if unsteady.rounding is False:
+                reported.add(unsteady.name)
+        return reported
 
     def _found(
         self, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...], replayer: Replayer
@@ -218,39 +261,25 @@ class ValuesWatch(CallWatch):
                 self._found(launch, plan, [replace(w, filled=filled) for w in wrong], (), elsewhere)
                 break
 
-    def _unsteady(
-        self, replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
-    ) -> Iterator[Unsteady]:
-        """What the launch made of the same operands when it ran again, where that was something else."""
-        for name, other in others.items() if plan.nodes else ():
-            target = next((t for t in plan.targets if t.variable == name), None)
-            steady = rounding = None
-            if target is not None:
-                try:
-                    eager = replayer.run(target.node, Arithmetic.EAGER)
-                    steady = not bool(other_bits(eager, replayer.run(target.node, Arithmetic.EAGER)).any())
-                    both = [_settle(replayer, target, actual, eager) for actual in (values[name], other)]
-                    rounding = all(_is_noise(j, values[name], other) for j in both)
-                except (Unavailable, RuntimeError) as e:
-                    log.debug("cannot say what eager makes of %s: %s", name, e)
-            yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
-
-    def _expect_like(self, actual: torch.Tensor, eager: Any, target: Target) -> None:
-        if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape:
-            raise Unavailable(f"the buffer has another shape than its node {target.node.name}")
-        if eager.dtype != actual.dtype:
-            raise Unavailable(f"the buffer is {actual.dtype}, its node {target.node.name} {eager.dtype}")
-
     def _skip(self, target: Target, reason: str) -> None:
         self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
 
 
-def _nothing() -> None:
-    """Where a launch cannot be run again."""
-
-
-def _settle(replayer: Replayer, target: Target, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
-    return settle(partial(replayer.run, target.node), actual, eager)
+def _unsteady(
+    replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
+) -> Iterator[Unsteady]:
+    """What the launch made of the same operands when it ran again, where that was something else."""
+    for name, other in others.items() if plan.nodes else ():
+        target = next((t for t in plan.targets if t.variable == name), None)
+        steady = rounding = None
+        if target is not None:
+            try:
+                both = [replayer.judge(target.node, actual) for actual in (values[name], other)]
+                steady = not bool(other_bits(both[0].eager, both[1].eager).any())
+                rounding = all(_is_noise(j, values[name], other) for j in both)
+            except (Unavailable, RuntimeError) as e:
+                log.debug("cannot say what eager makes of %s: %s", name, e)
+        yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
 
 
 def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:

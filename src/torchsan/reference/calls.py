@@ -1,0 +1,194 @@
+"""Runs a call again from its inputs, under its own circumstances, in any arithmetic, and leaves no trace.
+
+Operator by operator in a dispatch mode, because Dynamo's graph holds functions and methods where AOTAutograd's holds
+operators, and because the backward of the eager graph has no nodes at all: all of them end in operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchsan.reference.arithmetic import (
+    Arguments,
+    Arithmetic,
+    Operators,
+    Unavailable,
+    looks_at_bits,
+    tensors_in,
+    widened,
+)
+from torchsan.reference.inputs import Inputs, share_memory
+from torchsan.reference.random import SharedNumbers
+from torchsan.torch_internals.dispatch import TorchDispatchMode
+from torchsan.torch_internals.operators import outside_modes
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What else a call depends on: gradients on or off, autocast, and where the random numbers stand."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    random: torch.Tensor = field(repr=False)
+
+    @classmethod
+    def now(cls) -> Circumstances:
+        """Those of the call that is being made."""
+        return cls(
+            grad=torch.is_grad_enabled(),
+            inference=torch.is_inference_mode_enabled(),
+            autocast=tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
+            random=torch.get_rng_state(),
+        )
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Be as the call was, unseen by the program; afterwards be as before, also after an exception."""
+        before = Circumstances.now()
+        cache = torch.is_autocast_cache_enabled()
+        try:
+            with outside_modes(), torch.inference_mode(self.inference):
+                self._apply()
+                torch.set_autocast_cache_enabled(False)
+                yield
+        finally:
+            before._apply()
+            torch.set_autocast_cache_enabled(cache)
+
+    def _apply(self) -> None:
+        torch.set_grad_enabled(self.grad)
+        for device, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_rng_state(self.random)
+
+
+class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+    """Runs every operator in one arithmetic, and random ones with numbers that all graphs of a compile share."""
+
+    def __init__(self, arithmetic: Arithmetic, seed: int = 0, *, constant: bool = False) -> None:
+        """`constant` makes all random numbers equal."""
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+        self.numbers = SharedNumbers(constant=constant)
+        self._operators = Operators(arithmetic, seed, self.numbers)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return self._operators.call(func, args, kwargs, partial(_own_dtypes, func, args, kwargs))
+
+
+def _own_dtypes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments, if they are in the program's dtypes as they are: after they were widened these are not known."""
+    if looks_at_bits(func):
+        raise Unavailable(f"{func} looks at the bits of a number")
+    if any(t.dtype in (torch.float64, torch.complex128) for t in tensors_in((args, kwargs))):
+        raise Unavailable(f"{func} may not take float64")
+    return args, kwargs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Results:
+    """What a run gave: tensors by name (`output 0`, `input 2 after the call`, `gradient of input 1`), None for none.
+
+    `aliases` are the pairs of an output and an input that share memory; `draws` is not 0 if random numbers were drawn.
+    """
+
+    tensors: Mapping[str, torch.Tensor | None]
+    others: Mapping[str, Any] = field(default_factory=dict)
+    aliases: frozenset[tuple[str, str]] = frozenset()
+    draws: int = 0
+
+
+class RepeatableCall:
+    """One call that can be made again, as often as one likes, also after its arguments have changed."""
+
+    def __init__(self, args: Sequence[Any], names: list[str], mutated: frozenset[int]) -> None:
+        """`names` are those of the arguments, `mutated` the positions of those that may be written."""
+        self.circumstances = Circumstances.now()
+        with self.circumstances.restored(), torch.no_grad():
+            self.inputs = Inputs(args, mutated)
+        self.names = names
+
+    def run(
+        self,
+        function: Callable[[list[Any]], Any],
+        arithmetic: Arithmetic | None,
+        *,
+        seed: int = 0,
+        constant: bool = False,
+        cotangents: Mapping[str, torch.Tensor] | None = None,
+    ) -> Results:
+        """Run on copies of the inputs; with `cotangents`, return the gradients of the inputs instead.
+
+        `arithmetic` None is the program's own, with its own random numbers; `constant` makes all random numbers equal.
+        Whatever `function` raises is raised.
+        """
+        wide = arithmetic is Arithmetic.EXACT
+        mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
+        with self.circumstances.restored():
+            args, leaves = self.inputs.copies(wide=wide)
+            with mode or nullcontext():
+                outputs = function(list(args))
+                moved = not torch.equal(torch.get_rng_state(), self.circumstances.random)
+                if cotangents is None:
+                    results = self.results(outputs, args)
+                else:
+                    flowing = self.differentiable(outputs, args)
+                    results = Results(tensors=self._gradients(flowing, leaves, cotangents, wide=wide))
+        return replace(results, draws=mode.numbers.draws if mode is not None else int(moved))
+
+    def results(self, outputs: Any, args: Sequence[Any]) -> Results:
+        """Describe what a call returned and left behind in its arguments. Tensors are not copied."""
+        named = _named_outputs(outputs)
+        tensors: dict[str, torch.Tensor | None] = {}
+        aliases = set()
+        for name, value in named.items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = value.detach()
+                aliases |= {(name, n) for n, a in zip(self.names, args, strict=False) if share_memory(value, a)}
+        tensors |= {name: arg.detach() for name, arg in self._left_behind(args)}
+        others = {n: v for n, v in named.items() if not isinstance(v, torch.Tensor)}
+        return Results(tensors=tensors, others=others, aliases=frozenset(aliases))
+
+    def differentiable(self, outputs: Any, args: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """The tensors that gradients may flow into: outputs, and inputs that were written."""
+        named = {**_named_outputs(outputs), **dict(self._left_behind(args))}
+        return {n: v for n, v in named.items() if isinstance(v, torch.Tensor) and v.grad_fn is not None}
+
+    def _left_behind(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+        for i, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor) and self.inputs.writable(i):
+                yield f"{self.names[i]} after the call", arg
+
+    def _gradients(
+        self,
+        flowing: dict[str, torch.Tensor],
+        leaves: list[torch.Tensor | None],
+        cotangents: Mapping[str, torch.Tensor],
+        *,
+        wide: bool,
+    ) -> dict[str, torch.Tensor | None]:
+        wanted = {f"gradient of {self.names[i]}": leaf for i, leaf in enumerate(leaves) if leaf is not None}
+        starts = [n for n in flowing if n in cotangents]
+        if not starts or not wanted:
+            return dict.fromkeys(wanted)
+        vectors = [widened(cotangents[n]) if wide else cotangents[n] for n in starts]
+        found = torch.autograd.grad([flowing[n] for n in starts], list(wanted.values()), vectors, allow_unused=True)
+        return {n: g.detach() if g is not None else None for n, g in zip(wanted, found, strict=True)}
+
+
+def _named_outputs(outputs: Any) -> dict[str, Any]:
+    """The outputs of Dynamo's graph by name."""
+    items = outputs if isinstance(outputs, tuple | list) else [outputs]
+    return {f"output {i}": o for i, o in enumerate(items)}
