@@ -1,4 +1,4 @@
-"""Faults of every size: an operator's result times 1 + error, in a kernel, a library call, a decomposition or a pass."""
+"""Faults of every size: an operator times 1 + error, in a kernel, a library call, a decomposition or a pass."""
 
 from __future__ import annotations
 

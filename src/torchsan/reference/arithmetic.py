@@ -331,7 +331,6 @@ def _partial_sums(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tup
             if name == "mean":
                 magnitudes, squares = magnitudes / n, squares / (n * n)
     return max(1, n), result.abs().to(wide) + squares.sqrt() + magnitudes / 8
-    return value
 
 
 def value_noise(t: torch.Tensor, seed: int) -> torch.Tensor:
