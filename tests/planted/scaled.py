@@ -20,7 +20,7 @@ Site = Callable[[str, float], Any]
 @contextmanager
 def in_kernel(op: str, error: float) -> Iterator[None]:
     """The C++ of an elementwise operator is off."""
-    with patch.object(torch._inductor.config, "force_disable_caches", True):
+    with torch._inductor.config.patch(force_disable_caches=True):
         undo = []
         for overrides in (CppOverrides, CppVecOverrides):
             real = vars(overrides)[op]
@@ -80,14 +80,14 @@ def _pass(op: str, error: float) -> Callable[[torch.fx.Graph], None]:
 @contextmanager
 def in_post_grad_pass(op: str, error: float) -> Iterator[None]:
     """A pass over the graph of one direction multiplies an operator's result."""
-    with patch.object(torch._inductor.config, "post_grad_custom_post_pass", _pass(op, error)):
+    with torch._inductor.config.patch(post_grad_custom_post_pass=_pass(op, error)):
         yield
 
 
 @contextmanager
 def in_joint_pass(op: str, error: float) -> Iterator[None]:
     """A pass over the joint graph multiplies an operator's result."""
-    with patch.object(torch._inductor.config, "joint_custom_post_pass", _pass(op, error)):
+    with torch._inductor.config.patch(joint_custom_post_pass=_pass(op, error)):
         yield
 
 

@@ -26,6 +26,54 @@ class Arithmetic(StrEnum):
     """In float64 and complex128."""
     NUDGED = "nudged"
     """In the program's own dtypes, with random last bits."""
+    ROUGH = "rough"
+    """In float64, with every result that is rounded moved by as much as float32 rounds."""
+    BFLOAT16 = "bfloat16"
+    """In the program's own dtypes, with inputs and results rounded to bfloat16."""
+    FLOAT16 = "float16"
+    TF32 = "tf32"
+    FLOAT32 = "float32"
+    TEXTBOOK = "textbook"
+    """In the program's own dtypes, with `log1p`, `expm1` and the like by the formulas that they are there to avoid."""
+
+
+_NARROW: dict[Arithmetic, Callable[[torch.Tensor], torch.Tensor]] = {
+    Arithmetic.BFLOAT16: lambda t: t.to(torch.bfloat16).to(t.dtype),
+    Arithmetic.FLOAT16: lambda t: t.to(torch.float16).to(t.dtype),
+    Arithmetic.FLOAT32: lambda t: t.to(torch.float32).to(t.dtype),
+    Arithmetic.TF32: lambda t: _tf32(t.to(torch.float32)).to(t.dtype),
+}
+
+
+def _tf32(t: torch.Tensor) -> torch.Tensor:
+    """Rounded to the ten bits that tensor cores keep of a float32."""
+    return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def explanations(dtype: torch.dtype) -> tuple[Arithmetic, ...]:
+    """The arithmetics that give less precise results than this dtype's own: what may explain a loss of precision."""
+    match dtype:
+        case torch.float64 | torch.complex128:
+            return (Arithmetic.FLOAT32, Arithmetic.TEXTBOOK)
+        case torch.float32:
+            return (Arithmetic.BFLOAT16, Arithmetic.FLOAT16, Arithmetic.TF32, Arithmetic.TEXTBOOK)
+        case torch.float16:
+            return (Arithmetic.BFLOAT16, Arithmetic.TEXTBOOK)
+        case _:
+            return (Arithmetic.TEXTBOOK,)
+
+
+_TEXTBOOK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "log1p": lambda x: (1 + x).log(),
+    "expm1": lambda x: x.exp() - 1,
+    "erfc": lambda x: 1 - x.erf(),
+    "log_sigmoid": lambda x: x.sigmoid().log(),
+    "softplus": lambda x: (1 + x.exp()).log(),
+    "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+    "tanh": lambda x: (x.exp() - (-x).exp()) / (x.exp() + (-x).exp()),
+    "asinh": lambda x: (x + (x * x + 1).sqrt()).log(),
+    "atanh": lambda x: ((1 + x) / (1 - x)).log() / 2,
+}
 
 
 class Unavailable(Exception):
@@ -66,7 +114,12 @@ class Operators:
 
     def given(self, value: Any) -> Any:
         """Tensors that no operator computed, such as inputs and constants, as this arithmetic has them."""
-        return map_tensors(widened, value) if self._arithmetic is Arithmetic.EXACT else value
+        if self._arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH):
+            return map_tensors(widened, value)
+        return map_tensors(self._narrowed, value) if self._arithmetic in _NARROW else value
+
+    def _narrowed(self, t: torch.Tensor) -> torch.Tensor:
+        return _NARROW[self._arithmetic](t) if t.is_floating_point() else t
 
     def rounded(self, t: torch.Tensor) -> torch.Tensor:
         """A tensor that was computed in the program's dtypes, and whose last bits are therefore open."""
@@ -95,6 +148,17 @@ class Operators:
                 return self._nudger.result(func, args, kwargs)
             case Arithmetic.EXACT:
                 return self._in_float64(func, args, kwargs, own_dtypes)
+            case Arithmetic.ROUGH:
+                result = self._in_float64(func, args, kwargs, own_dtypes)
+                still = func._schema.is_mutable or not rounds(func)
+                return result if still else map_tensors(self._nudger.like_float32, result)
+            case Arithmetic.TEXTBOOK:
+                plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
+                return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
+            case _:
+                result = func(*args, **kwargs)
+                still = func._schema.is_mutable or not rounds(func)
+                return result if still else map_tensors(self._narrowed, result)
 
     def _in_float64(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
@@ -115,6 +179,14 @@ class Operators:
                 if t is not copy:
                     t.copy_(copy)
         return map_tensors(widened, result)
+
+
+def rounds(func: Any) -> bool:
+    """Whether an operator's results are rounded. A maximum, a gather or a copy is exact."""
+    name = func._opname
+    if name in ("convert_element_type", "_to_copy", "to"):
+        return False
+    return name not in _EXACT and not looks_at_bits(func) and all(r.alias_info is None for r in func._schema.returns)
 
 
 def looks_at_bits(func: Any) -> bool:
@@ -233,9 +305,30 @@ class Nudger:
             )
         # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
         # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
-        result = func(*map_tensors(self.last_bit, args), **map_tensors(self.last_bit, kwargs))
+        moved = self.last_bit if self._seed % 3 == 0 else self._one_way
+        result = func(*map_tensors(moved, args), **map_tensors(moved, kwargs))
         factor = _accumulation((args, kwargs), result)
         return map_tensors(lambda t: self.last_bit(t, factor), result)
+
+    def _one_way(self, t: torch.Tensor) -> torch.Tensor:
+        """Move all elements up, or all down, by some units of their last place.
+
+        What adds up many terms, a mean or a variance, may lose as much in its partial sums, however they cancel; moved
+        both ways the terms would cancel, too.
+        """
+        if not t.is_floating_point() or t.numel() == 0:
+            return t
+        eps = torch.finfo(t.dtype).eps * AMPLITUDE * (1 if self._seed % 3 == 1 else -1)
+        dtype = torch.float64 if t.dtype is torch.float64 else torch.float32
+        wide = t.to(dtype)
+        return torch.where(torch.isfinite(wide), wide + wide.abs() * eps, wide).to(t.dtype)
+
+    def like_float32(self, t: torch.Tensor) -> torch.Tensor:
+        """Move each element by up to half a unit in the last place of float32."""
+        if not (t.is_floating_point() or t.is_complex()) or t.numel() == 0:
+            return t
+        factors = 1 + self.noise(t).to(torch.float64) * (torch.finfo(torch.float32).eps / 2)
+        return t * factors
 
     def last_bit(self, t: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
         """Move each element by up to AMPLITUDE × factor units in the last place. Zeros and non-finite numbers stay."""

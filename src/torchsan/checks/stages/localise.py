@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.stages.compare import Difference, Rerun, apart_in_float64, structural, wrong
+from torchsan.checks.stages.compare import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
 from torchsan.checks.stages.plan import StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
@@ -149,13 +149,11 @@ class Search:
     def _differences(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
         expected, actual = self._run(top, arithmetic), self._run(graph, arithmetic)
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
-        if arithmetic is Arithmetic.EXACT and not found:
-            names = apart_in_float64(actual, expected)
-        else:
-            names = [n for n in expected.tensors if not _equal(actual, expected, n)]
-        judged = wrong(actual, names, self._reruns(top, own_random=False)) if names else []
-        # In float64 there is no rounding to speak of: what lies outside the program's own is a difference in meaning.
-        return found + [d for d in judged if arithmetic is Arithmetic.EXACT or _settled(d)]
+        reruns = self._reruns(top, own_random=False)
+        if arithmetic is Arithmetic.EXACT:
+            return found or wrong_in_float64(actual, expected, reruns)
+        names = [n for n in expected.tensors if not _equal(actual, expected, n)]
+        return found + [d for d in wrong(actual, names, reruns) if _settled(d)]
 
     def _inconclusive(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> bool:
         """Whether the two differ only in which random number goes where: with equal ones they are the same.

@@ -133,7 +133,8 @@ class StagesWatch:
         random = search.reference.draws > 0
         direction = Direction.BACKWARD if search.backward else Direction.FORWARD
         self._checked(direction, list(actual.tensors))
-        if not random and same(actual, search.reference):
+        # Half precision hides what a graph does wrong in its last bits; float64 shows it.
+        if not random and same(actual, search.reference) and not _coarse(actual, search.reference):
             return
         culprit = search.culprit()
         if culprit is not None:
@@ -179,6 +180,15 @@ class StagesWatch:
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)
+
+
+def _coarse(actual: Results, reference: Results) -> bool:
+    """Whether results in half precision differ at all."""
+    pairs = (pair(actual, reference, name) for name in reference.tensors)
+    return any(
+        a is not None and e is not None and a.dtype in (torch.float16, torch.bfloat16) and not torch.equal(a, e)
+        for a, e in pairs
+    )
 
 
 def _doubtful(

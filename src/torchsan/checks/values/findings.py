@@ -13,6 +13,8 @@ from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
 from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.judge import Judgement, Outcome
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
@@ -116,6 +118,8 @@ def findings_for(
         if others & nodes[w.target]:
             continue
         suspects = (nodes[w.target] - cleared) | {w.target.node}
+        if w.judgement.coherent is not None:
+            suspects = set(w.judgement.coherent.nodes)
         yield w, _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
 
 
@@ -135,9 +139,39 @@ def _finding(
     evidence["filled"] = dict(wrong.filled)
     evidence["text"] = list(_text(evidence))
     message = _message(wrong.judgement, launch, wrong.target, evidence)
+    coherent = wrong.judgement.coherent
+    if coherent is not None:
+        evidence["shared"] = {
+            "nodes": [n.name for n in coherent.nodes],
+            "what": str(coherent.slope),
+            "size": coherent.size,
+            "sigmas": coherent.sigmas,
+        }
+        message += f": {_shared(coherent)}"
+    if wrong.judgement.explained is not None:
+        evidence["explained"] = str(wrong.judgement.explained)
+        message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
     if wrong.filled:
         message += ", on other data than this call's, which hide it"
     return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
+
+
+_AS_IF = {
+    Arithmetic.BFLOAT16: "in bfloat16",
+    Arithmetic.FLOAT16: "in float16",
+    Arithmetic.TF32: "in TF32",
+    Arithmetic.FLOAT32: "in float32",
+    Arithmetic.TEXTBOOK: "by the textbook's formula",
+}
+
+
+def _shared(coherent: Coherent) -> str:
+    """`the sigmoid is 4.0 % too small`."""
+    names = " or ".join(dict.fromkeys(n.name for n in coherent.nodes))
+    size = f"{100 * abs(coherent.size):.2g} %"
+    if coherent.slope is Slope.FACTOR:
+        return f"the {names} is {size} too {'large' if coherent.size > 0 else 'small'}"
+    return f"the {names} is off by {size} of its size"
 
 
 def _report(

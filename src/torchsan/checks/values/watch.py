@@ -15,7 +15,7 @@ import torch.fx
 from torchsan.checks.exhibits import Build
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, unsteady_finding
-from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data
+from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Writer
 from torchsan.records import Finding
@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 _NOISE = 0.01
 """A part of an error that may come and go without being the error."""
+
+_UNCONFIRMED_SIGMAS = 15.0
+"""How far outside of chance an error that all elements share must lie where the launch cannot be repeated."""
 
 Known = dict[torch.fx.Node, Any]
 
@@ -133,7 +136,8 @@ class ValuesWatch(CallWatch):
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
         replayer = self._replayer(function, start)
         others = {} if again is None else self._repetition.differences(values, again)
-        wrong = self._judge(replayer, plan, values, start.known)
+        wrong = self._judge(replayer, plan, values, start.known, thorough=self._probes)
+        wrong = [w for w in wrong if self._is_confirmed(w, replayer, launch, plan, values, again)]
         reported = self._report_unsteady(replayer, launch, plan, values, others)
         wrong = [w for w in wrong if w.target.variable not in reported]
         if not start.suspect:
@@ -196,14 +200,52 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known) -> list[Wrong]:
+    def _is_confirmed(
+        self,
+        wrong: Wrong,
+        replayer: Replayer,
+        launch: Launch,
+        plan: LaunchPlan,
+        values: Values,
+        again: Callable[..., Any] | None,
+    ) -> bool:
+        """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
+        coherent = wrong.judgement.coherent
+        if coherent is None:
+            return True
+        inputs = {**values, **self._before}
+        others = None if again is None else shaken_data(launch, plan, inputs, values)
+        known = None if others is None else self._known(plan, others)
+        if again is None or others is None or known is None:
+            return coherent.sigmas >= _UNCONFIRMED_SIGMAS
+        elsewhere = replayer.instead({n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()})
+        again(**{name: t for name, t in others.items() if name in launch.operands})
+        actual = _result({**values, **others}[wrong.target.variable], wrong.target)
+        if actual is None:
+            return False
+        second = elsewhere.coherent(wrong.target.node, actual)
+        return second is not None and coherent.agrees(second)
+
+    def _known(self, plan: LaunchPlan, values: Values) -> Known | None:
+        """The nodes that a launch's operands are the values of; None if a shape is not known."""
+        known: Known = {}
+        for name, held in plan.known.items():
+            value = self._in_shape(values[name], name, held)
+            if value is None:
+                return None
+            known.update(dict.fromkeys(held.nodes, value))
+        return known
+
+    def _judge(
+        self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known, *, thorough: bool = False
+    ) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in plan.targets:
             actual = _result(values[target.variable], target)
             if actual is None:
                 continue
             try:
-                judgement = replayer.judge(target.node, actual)
+                judgement = replayer.judge(target.node, actual, thorough=thorough)
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -249,12 +291,9 @@ class ValuesWatch(CallWatch):
         """Judge what the kernel makes of data that would show what this call's may hide."""
         for others, filled in other_data(launch, plan, values):
             again(**{name: t for name, t in others.items() if name in launch.operands})
-            known: Known = {}
-            for name, held in plan.known.items():
-                value = self._in_shape(others.get(name, values[name]), name, held)
-                if value is None:
-                    return
-                known.update(dict.fromkeys(held.nodes, value))
+            known = self._known(plan, {**values, **others})
+            if known is None:
+                return
             elsewhere = replayer.instead(known)
             wrong = self._judge(elsewhere, plan, {**values, **others}, known)
             if wrong:
