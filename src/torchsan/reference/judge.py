@@ -28,7 +28,7 @@ _NEAR_ULPS = 4.0
 """Units in the last place by which two results may differ before anything else is asked."""
 _GARBAGE = 0.125
 """The relative error of eager from which on it is no judge of anybody."""
-_EXPLAINED = 0.5
+_EXPLAINED = 0.1
 """The part of an error that a less precise arithmetic must leave over at most, if it is to explain it."""
 _FAR = 1e-2
 """A relative error in the norm from which on precision is no explanation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 import torch.fx
 
 from torchsan.reference.arithmetic import (
+    ABSOLUTE_ERRORS,
     Arguments,
     Arithmetic,
     Operators,
@@ -163,7 +165,11 @@ def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor) -> torch.Tenso
     meta = node.meta.get("val")
     if not _rounds(node) or not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64:
         return value
-    return value * (1 + value_noise(value, seed) * (torch.finfo(meta.dtype).eps / 2))
+    eps = torch.finfo(meta.dtype).eps
+    absolute = ABSOLUTE_ERRORS.get(getattr(node.target, "_opname", ""), 0.0)
+    # An approximation errs alike for arguments that are alike, so that elements share this error.
+    shared = absolute * min(eps, torch.finfo(torch.float32).eps) * math.cos(seed)
+    return value * (1 + value_noise(value, seed) * (eps / 2)) + shared
 
 
 class _Values:

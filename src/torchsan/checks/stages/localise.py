@@ -35,11 +35,23 @@ class Signatures:
 
 
 def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
-    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none."""
+    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none.
+
+    With them those that they are computed from and that have no counterpart above: inside of a decomposition.
+    """
     for node, signature in upper.of.items():
-        if not any(_alike(signature, other) for other in lower.of.values()):
-            trace = node.meta.get("stack_trace")
-            return [n for n in lower.of if n.meta.get("stack_trace") == trace]
+        if any(_alike(signature, other) for other in lower.of.values()):
+            continue
+        trace = node.meta.get("stack_trace")
+        found = {n for n in lower.of if n.meta.get("stack_trace") == trace}
+        waiting = list(found)
+        while waiting:
+            for parent in waiting.pop().all_input_nodes:
+                own = lower.of.get(parent)
+                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.of.values()):
+                    found.add(parent)
+                    waiting.append(parent)
+        return [n for n in lower.of if n in found]
     return []
 
 
