@@ -7,17 +7,17 @@ STAMP := .venv/.installed
 # would start another, and may then wait for ever for tests that the dead one was to run.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-all lint bench bench-quick docs clean
+.PHONY: help demo test test-all coverage lint house bench bench-quick release-check docs clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== creating .venv (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== installing torchsan and the pinned versions of constraints.txt (about a minute, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,s3,safetensors]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors]'
 	@touch $@
 
 demo: $(STAMP)  ## look inside a compiled model
@@ -35,10 +35,17 @@ test-all: $(STAMP)  ## all tests, also those marked slow
 	@echo "== running all tests"
 	@$(PYTEST) -m ""
 
+# Coverage makes everything slower, so that this is not what `make test` runs. P=tests/records measures a part.
+coverage: $(STAMP)  ## how much of the code the tests run, processes that they start included
+	@$(PYTEST) --cov --cov-report=term --cov-report=html:docs/_build/coverage $(P)
+
 lint: $(STAMP)  ## ruff, mypy, import-linter
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy"; $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
+
+house: $(STAMP)  ## how the code is laid out, in figures beside their goals (V=-v lists what they count)
+	@$(BIN)/python -m tools.house $(V)
 
 bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
@@ -46,8 +53,11 @@ bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md
 bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four minutes)
 	@$(BIN)/python -m benchmarks --quick
 
+release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
+	@$(BIN)/python tools/release_check.py
+
 docs: $(STAMP)  ## the documentation, into docs/_build
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"
 
 clean:  ## remove what the above made
-	rm -rf .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv dist docs/_build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ from torch._subclasses.fake_utils import CrossRefFakeMode
 
 from benchmarks.row import Kind, Limit, Record, Row
 from benchmarks.timing import in_turns, timed
-from torchsan.checks.metadata.crossref import crossref
+from torchsan.calls import crossref
 
 __all__ = ["REPETITIONS", "measure"]
 

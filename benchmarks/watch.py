@@ -20,10 +20,10 @@ from benchmarks.models import training
 from benchmarks.row import Kind, Limit, Record, Row, Skipped
 from benchmarks.timing import in_turns
 from benchmarks.watch_peers import ROUNDS, Debugged, debug_mode, output_to, printed
+from torchsan.cli.values import watched_values
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader
-from torchsan.report.values import watched_values
 from torchsan.session import Session
 from torchsan.watch.calls import ProbedProgram
 

@@ -28,7 +28,7 @@ def fresh() -> Iterator[None]:
 def end() -> None:
     """What happens when the process ends."""
     while torchsan.backend._sanitizers:
-        torchsan.backend._sanitizers.popitem()[1].close()
+        torchsan.backend._sanitizers.popitem()[1].end()
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -21,12 +21,13 @@ import pytest
 import torchsan.watch
 from tests.samples import finding, graph
 from torchsan.records import Severity
+from torchsan.session import active
 
 current = []
 
 @contextlib.contextmanager
-def attach(writer, options, observers):
-    current.append((writer, options))
+def attach(writer, observers):
+    current.append((writer, active().options))
     yield
     current.clear()
 

@@ -1,3 +1,5 @@
+"""Sessions open, close and say what was found; the last tests are about what they leave of torch."""
+
 from __future__ import annotations
 
 import os
@@ -5,17 +7,29 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from torch._dynamo.utils import counters
+from torch._functorch import aot_autograd
+from torch._functorch._aot_autograd import graph_compile
+from torch._inductor import compile_fx
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.graph import GraphLowering
 
 import torchsan
 import torchsan.watch
 from tests.samples import finding, graph
-from torchsan.recording import Reader, Writer
-from torchsan.records import Severity
+from torchsan.options import Options
+from torchsan.recording import Reader, Recorder, Writer
+from torchsan.records import Finding, Severity
+from torchsan.session import Session
 
 attached: list[Writer] = []
 
@@ -129,6 +143,32 @@ def test_a_session_that_cannot_start_leaves_the_way_free(tmp_path: Path, monkeyp
         pass
 
 
+def test_a_session_that_cannot_start_leaves_the_recorder_open_to_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(writer: Writer, *rest: object) -> None:
+        raise torchsan.UnsupportedTorchError("no", slug="unsupported-torch")
+
+    monkeypatch.setattr(torchsan.watch, "attach", broken)
+    writer = Writer.create(tmp_path / "run", command=["script.py"])
+    with pytest.raises(torchsan.UnsupportedTorchError):
+        Session(Options(), recorder=writer).open()
+    writer.event("failed", {"message": "no", "status": 3, "slug": "unsupported-torch"})
+    writer.close()
+    failure = Reader(tmp_path / "run").failure
+    assert failure is not None
+    assert failure.message == "no"
+
+
+def test_what_is_done_about_a_finding_is_the_callers(tmp_path: Path) -> None:
+    found: list[Finding] = []
+    memory = Recorder()
+    with Session(Options(check=()), recorder=memory, on_finding=found.append) as run:
+        memory.finding(finding())
+    assert tuple(found) == run.findings
+    assert run.path is None
+
+
 @pytest.mark.parametrize("bad", [{"check": "value"}, {"watch": "loud"}, {"calls": 0}, {"max_bytes": "x"}])
 def test_bad_options_are_refused_when_the_session_is_made(bad: dict[str, str]) -> None:
     with pytest.raises(torchsan.UsageError, match=r"in session\(\)"):
@@ -147,9 +187,88 @@ assert not heavy, heavy
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_public_name_is_listed() -> None:
-    assert set(torchsan.__all__) <= set(dir(torchsan))
-    for name in torchsan.__all__:
-        assert getattr(torchsan, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = torchsan.nonsense
+REAL = pytest.mark.parametrize("instruments", ["real"])
+"""In the place of the fixture, whose stand-ins these tests do without."""
+
+
+def state() -> dict[str, Any]:
+    """What of torch a session touches, as it is now."""
+    probe = sys.modules.get("torchsan.ops.realize")
+    return {
+        "lowering": vars(GraphLowering)["_compile_to_module"],
+        "inner": compile_fx._compile_fx_inner,
+        "caches": [
+            {n: v for n, v in vars(m).items() if n.startswith("should_use_")} for m in (aot_autograd, graph_compile)
+        ],
+        "inductor": torch._inductor.config.save_config_portable(),
+        "functorch": torch._functorch.config.save_config_portable(),
+        "finders": list(sys.meta_path),
+        "listener": getattr(probe, "_listener", None),
+    }
+
+
+def f(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().cos() @ x
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Caches of our own, to look into."""
+    folder = tmp_path_factory.mktemp("inductor")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        torch._dynamo.reset()
+        yield folder
+        torch._dynamo.reset()
+
+
+def cached(folder: Path) -> set[str]:
+    """The entries of the FX graph cache and of the AOTAutograd cache."""
+    return {str(p.relative_to(folder)) for kind in ("fxgraph", "aotautograd") for p in folder.glob(f"{kind}/**/*")}
+
+
+def calls() -> list[Callable[..., Any]]:
+    return [m.call for m in PyCodeCache.modules if hasattr(m, "call")]
+
+
+@REAL
+def test_a_session_changes_nothing_for_good(instruments: str, folder: Path, tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 16).view(4, 4)
+    compiled = torch.compile(f)
+    before = compiled(x)
+    entries, attached, old = cached(folder), state(), calls()
+    assert entries, "the caches are not used here, so this tests nothing"
+    found = {k: counters["inductor"][k] for k in ("fxgraph_cache_hit", "fxgraph_cache_miss")}
+    with torchsan.session(check="values", watch="save", out=tmp_path / "run") as run:
+        # Compiled before the session, compiled anew inside it, without the caches.
+        inside = compiled(x)
+        assert run.coverage.kernels == 2
+        assert state()["lowering"] is not attached["lowering"]
+    assert cached(folder) == entries
+    assert {k: counters["inductor"][k] for k in found} == found
+    assert torch.equal(before, inside)
+    assert state() == attached
+    assert calls()[: len(old)] == old
+    assert not any("torchsan" in type(call).__module__ for call in calls())
+    # Afterwards it is compiled once more, as it was, and nobody watches.
+    assert torch.equal(compiled(x), before)
+    assert run.coverage.kernels == 2
+    assert cached(folder) == entries
+
+
+@REAL
+def test_a_session_that_is_left_by_an_exception_detaches_too(instruments: str, folder: Path) -> None:
+    attached = state()
+    with pytest.raises(ZeroDivisionError), torchsan.session(watch="names"):
+        torch.compile(f)(torch.ones(4, 4))
+        _ = 1 / 0
+    assert state() == attached
+    assert not any("torchsan" in type(call).__module__ for call in calls())
+
+
+@REAL
+def test_a_session_without_compiling_detaches_too(instruments: str) -> None:
+    attached = state()
+    with torchsan.session(watch="print"):
+        assert state()["lowering"] is not attached["lowering"]
+    assert state() == attached

@@ -26,27 +26,20 @@ from torchsan.session import session
 
 if TYPE_CHECKING:
     from torchsan.aoti.build import aot_compile
-    from torchsan.calls import check_call
-    from torchsan.ops import loading_from, probe, realize
+    from torchsan.calls import check_call, crossref
+    from torchsan.ops import insert_memory_steps, loading_from, memory_step, memory_steps, probe, realize
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
 
-_LAZY = {
-    "Store": "torchsan.store",
-    "aot_compile": "torchsan.aoti.build",
-    "check_call": "torchsan.calls",
-    "compare": "torchsan.tensors",
-    "crossref": "torchsan.checks.metadata.crossref",
-    "describe": "torchsan.tensors",
-    "digest": "torchsan.tensors",
-    "insert_memory_steps": "torchsan.ops",
-    "loading_from": "torchsan.ops",
-    "memory_step": "torchsan.ops",
-    "memory_steps": "torchsan.ops",
-    "probe": "torchsan.ops",
-    "realize": "torchsan.ops",
-    "summarize": "torchsan.tensors",
+# Names that need torch, by the module they are in; type checkers take them from above.
+_MODULES = {
+    "torchsan.aoti.build": ("aot_compile",),
+    "torchsan.calls": ("check_call", "crossref"),
+    "torchsan.ops": ("insert_memory_steps", "loading_from", "memory_step", "memory_steps", "probe", "realize"),
+    "torchsan.store": ("Store",),
+    "torchsan.tensors": ("compare", "describe", "digest", "summarize"),
 }
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "FindingsError",
@@ -63,9 +56,13 @@ __all__ = [
     "aot_compile",
     "check_call",
     "compare",
+    "crossref",
     "describe",
     "digest",
+    "insert_memory_steps",
     "loading_from",
+    "memory_step",
+    "memory_steps",
     "probe",
     "realize",
     "session",
@@ -73,12 +70,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        value: object = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # To a type checker this would make every name a name of ours.
+
+    def __getattr__(name: str) -> object:
+        if name in _LAZY:
+            value: object = getattr(importlib.import_module(_LAZY[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

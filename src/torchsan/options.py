@@ -19,6 +19,8 @@ from torchsan.errors import UsageError
 from torchsan.records.finding import Check
 
 VARIABLE = "TORCHSAN_OPTIONS"
+OF_A_SESSION = ("check", "watch", "kernels", "when", "out", "calls", "max_bytes", "no_guards")
+"""The options that `session()` and the backend take; the others are for the command line."""
 
 
 class Watch(StrEnum):
@@ -50,6 +52,7 @@ class Options:
     out: str | None = None
     json: str | None = None
     html: str | None = None
+    perfetto: str | None = None
     calls: int | None = 2
     """How many calls of each compiled graph are checked; None means all."""
     max_bytes: int | None = None
@@ -211,15 +214,13 @@ def _bool(source: str, name: str, value: Any) -> bool:
     return _BOOLS[key]
 
 
-_PATHS = ("out", "json", "html")
+_PATHS = ("out", "json", "html", "perfetto")
 _PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
     "check": _checks,
     "watch": _one_of(Watch),
     "kernels": _globs,
     "when": _one_of(When),
-    "out": _path,
-    "json": _path,
-    "html": _path,
+    **dict.fromkeys(_PATHS, _path),
     "calls": _calls,
     "max_bytes": _bytes,
     "no_guards": _bool,

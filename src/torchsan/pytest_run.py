@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
+from torchsan.checks import REGISTRY, Observed
 from torchsan.errors import TorchsanError, UsageError
-from torchsan.options import Options, Watch, parse_options, resolve_options
+from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolve_options
 from torchsan.recording import is_url
-from torchsan.records import Check, Severity
-from torchsan.report.findings import clean, render_findings, shown_path
-from torchsan.report.tables import count
+from torchsan.records import Severity
+from torchsan.report.findings import clean, count, findings_text, shown_path
 from torchsan.session import Session
 
 _REASONS = 5
 """Why things were not checked: how many reasons the summary has lines for."""
 
-_OF_A_TEST = ("check", "watch", "kernels", "when", "calls", "max_bytes", "no_guards")
+_OF_A_TEST = tuple(name for name in OF_A_SESSION if name != "out")
 
 
 def resolve(config: pytest.Config, marker: pytest.Mark | None) -> Options:
@@ -62,7 +62,9 @@ class CheckedTest:
         options = resolve(item.config, marker)
         root = item.config.invocation_params.dir / (options.out or "torchsan-runs") / run
         self.figures: dict[str, Any] | None = None
-        self.session = Session(dataclasses.replace(options, out=str(_free(root / _file_name(item.nodeid)))))
+        out = str(_free(root / _file_name(item.nodeid)))
+        # An error fails the test when it is over; it does not end it.
+        self.session = Session(dataclasses.replace(options, out=out, fail_fast=False))
         self._item = item
         self._marked = marker is not None
 
@@ -90,14 +92,13 @@ class CheckedTest:
 
     def _observed(self) -> bool:
         coverage = self.session.coverage
-        eager = self.session.options.check == (Check.METADATA,)  # Which looks at operators outside of graphs too.
+        eager = all(Observed.OPERATORS in REGISTRY[check].observes for check in self.session.options.check)
         return bool(coverage.graphs or (eager and coverage.ops_checked))
 
     def _text(self) -> str:
         findings = self.session.findings
         kinds = ", ".join(dict.fromkeys(f.kind.value for f in findings))
-        head = f"torchsan: {count(len(findings), 'finding')} in this test: {kinds}"
-        return f"{head}\n\n{render_findings(findings)}\n\nrecording: {self._place}"
+        return f"{findings_text(findings, 'finding', f'in this test: {kinds}')}\n\nrecording: {self._place}"
 
     @property
     def _place(self) -> str:

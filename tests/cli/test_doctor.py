@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -27,3 +29,12 @@ def test_without_a_compiler_it_says_what_to_install(
 def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/dev/null/cache")
     assert doctor._cache().needed
+
+
+def test_a_check_that_this_pytorch_does_not_allow_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(one.remedy is None for one in doctor._seams())
+    joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")
+    monkeypatch.delattr(joint_graph, "replace_random_passes")
+    (stages,) = [one for one in doctor._seams() if one.remedy is not None]
+    assert stages.what == "stages check"
+    assert "has no torch._inductor.fx_passes.joint_graph.replace_random_passes" in str(stages.remedy)

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Run, command
+from torchsan import __version__
 from torchsan.recording import Program, Reader
 from torchsan.report.json_report import report_schema
 
@@ -54,6 +55,18 @@ def test_json_can_go_to_stdout_after_the_program(cli: Run) -> None:
     mine, _, text = done.stdout.partition("\n")
     assert mine == "mine"
     assert json.loads(text)["command"] == ["-m", "mod"]
+
+
+def test_why_a_session_could_not_start_is_said(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "site" / "torch-1.0.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]]))
+    done = cli("run", script("print('mine')"))
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "PyTorch 1.0 is too old for torchsan" in done.stderr
+    assert "[torch-too-old]" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -318,7 +331,7 @@ from torchsan import session
 from torchsan.records import Severity
 from tests.samples import finding, graph
 atexit.register(print, "at exit")
-writer = session.__globals__["_active"]._writer
+writer = session.__globals__["_active"]._recorder
 writer.graph(graph())
 print("before")
 writer.finding(finding(Severity.WARNING))
@@ -359,7 +372,7 @@ def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.Mo
 
 
 def test_help_and_version(cli: Run) -> None:
-    assert cli("--version").stdout == "torchsan 0.1.0\n"
+    assert cli("--version").stdout == f"torchsan {__version__}\n"
     text = cli("--help").stdout
     assert "exit status" in text
     assert "examples:" in text

@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, vmap
 
 import torchsan
+from torchsan.cli.values import watched_values
 from torchsan.ops import probe, realize
 from torchsan.recording import Reader
 from torchsan.records import KernelKind, Watched
-from torchsan.report.values import watched_values
 from torchsan.store import Store
 
 LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {

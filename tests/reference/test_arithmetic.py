@@ -50,3 +50,22 @@ def test_other_shapes_and_larger_ones_than_the_pool_get_noise_of_their_own() -> 
     assert Nudger(1).last_bit(x[:9].to(torch.complex64)).stride() == (1, 9)
     assert float((moved != 1).double().mean()) > 0.5
     assert Nudger(1).last_bit(torch.ones(0, 3)).shape == (0, 3)
+
+
+def test_in_place_operators_move_what_they_write_and_what_they_return() -> None:
+    x, mean, variance = torch.randn(8, 4), torch.rand(4), torch.rand(4) + 1
+    norm = torch.ops.aten._native_batch_norm_legit.default
+    plain = [mean.clone(), variance.clone()]
+    expected = norm(x, None, None, *plain, True, 0.1, 1e-5)
+    moved = [mean.clone(), variance.clone()]
+    found = Nudger(1).result(norm, (x, None, None, *moved, True, 0.1, 1e-5), {})
+    for one, other in zip((*plain, expected[0]), (*moved, found[0]), strict=True):
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_copies_and_fills_stay_as_they_are() -> None:
+    x, y = torch.rand(100), torch.zeros(100)
+    assert torch.equal(Nudger(1).result(torch.ops.aten.copy_.default, (y, x), {}), x)
+    assert Nudger(1).result(torch.ops.aten.fill_.Scalar, (y, 3.0), {}).unique().tolist() == [3.0]
+    assert not torch.equal(Nudger(1).result(torch.ops.aten.mul_.Tensor, (y, x), {}), 3 * x)

@@ -25,7 +25,7 @@ class _Replay(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         value = super().run_node(n)
-        return self._change(n, value) if n.op == "call_function" else value
+        return self._change(n, value, n.args) if n.op == "call_function" else value
 
 
 def search(
@@ -42,10 +42,10 @@ def search(
 
     def noisy(seed: int) -> torch.Tensor:
         eps = torch.finfo(dtype).eps / 2
-        return run(lambda _n, v: v * (1 + eps * value_noise(v, seed)))
+        return run(lambda _n, v, _a: v * (1 + eps * value_noise(v, seed)))
 
     # A fused kernel: float32 inside, rounded once.
-    actual = run(lambda node, v: fault(node.name, v)).to(torch.promote_types(dtype, torch.float32)).to(dtype)
+    actual = run(lambda node, v, _a: fault(node.name, v)).to(torch.promote_types(dtype, torch.float32)).to(dtype)
     return find_coherent(actual, run, [noisy(k) for k in range(12)], lambda node: node.target is not operator.getitem)
 
 

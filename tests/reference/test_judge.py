@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.fx
 
-from torchsan.reference.arithmetic import Arithmetic
-from torchsan.reference.judge import Outcome, agrees, judge
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.judge import Outcome, Unlike, agrees, judge, same_in_float64, settle
 from torchsan.reference.replay import Replayer
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -152,3 +155,50 @@ def test_where_eager_is_garbage_nobody_can_say() -> None:
 
 def test_empty_tensors_agree() -> None:
     assert agrees(torch.empty(0, 3), torch.empty(0, 3))
+
+
+def runs(asked: list[Arithmetic], *, float64: bool = True, noise: float = 0.0) -> Callable[[Arithmetic, int], Any]:
+    """Computes three ones, with noise where it is asked for, and notes what was asked."""
+
+    def run(arithmetic: Arithmetic, seed: int) -> torch.Tensor:
+        asked.append(arithmetic)
+        if arithmetic is Arithmetic.EXACT:
+            if not float64:
+                raise Unavailable("no float64")
+            return torch.ones(3, dtype=torch.float64)
+        return torch.ones(3) + (noise * seed if arithmetic is Arithmetic.NUDGED else 0.0)
+
+    return run
+
+
+def test_no_more_is_computed_than_it_takes() -> None:
+    asked: list[Arithmetic] = []
+    assert settle(runs(asked), torch.ones(3)).outcome is Outcome.RIGHT
+    assert asked == [Arithmetic.EAGER]
+    asked.clear()
+    assert settle(runs(asked, noise=0.1), torch.full((3,), 1.5)).outcome is Outcome.RIGHT
+    assert asked == [Arithmetic.EAGER, Arithmetic.EXACT, *[Arithmetic.NUDGED] * 2]
+    asked.clear()
+    assert settle(runs(asked), torch.full((3,), 1.5)).outcome is Outcome.WRONG
+    assert asked.count(Arithmetic.NUDGED) == 16
+
+
+def test_without_float64_eager_is_the_centre() -> None:
+    found = settle(runs([], float64=False), torch.full((3,), 1.5))
+    assert found.outcome is Outcome.WRONG
+    assert found.centre is not None
+    assert found.centre.tolist() == [1.0] * 3
+
+
+def test_a_result_of_another_dtype_is_not_judged() -> None:
+    with pytest.raises(Unlike):
+        settle(runs([]), torch.ones(3, dtype=torch.float64))
+
+
+def test_graphs_in_float64_are_the_same_up_to_constants_that_were_rounded_to_float32() -> None:
+    x = torch.rand(100, dtype=torch.float64) + 1
+    third = float(torch.tensor(1 / 3))
+    assert same_in_float64(x * third, x / 3)
+    assert not same_in_float64(x * 0.3334, x / 3)
+    assert same_in_float64(torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, torch.inf]))
+    assert not same_in_float64(torch.tensor([1, 2]), torch.tensor([1, 3]))

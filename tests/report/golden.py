@@ -1,6 +1,7 @@
 """Gold files: what a report looked like when somebody last looked at it.
 
-`TORCHSAN_RENEW_GOLD=1 pytest tests/report tests/diff` writes them anew; look at what `git diff` says before you commit.
+`TORCHSAN_RENEW_GOLD=1 pytest tests/report tests/cli/test_diff.py` writes them anew; look at what `git diff` says
+before you commit.
 """
 
 from __future__ import annotations

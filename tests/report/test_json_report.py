@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
 from tests.samples import finding, graph
-from torchsan.errors import UsageError
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Kind, Severity
-from torchsan.report.json_report import as_json, check_json_target, report_schema, write_json
+from torchsan.report.json_report import as_json, report_schema
 
 
 @pytest.fixture
@@ -75,29 +72,3 @@ def test_the_schema_is_a_schema_and_knows_every_kind() -> None:
     schema = report_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(Kind)
-
-
-def no_constants(name: str) -> Any:
-    raise AssertionError(name)
-
-
-def test_the_file_is_strict_json_and_replaced_at_once(recording: Reader, tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    file.write_text("old")
-    (tmp_path / "link.json").symlink_to(file)
-    write_json(recording, str(tmp_path / "link.json"))
-    assert (tmp_path / "link.json").is_symlink()
-    assert json.loads(file.read_text(), parse_constant=no_constants)["schema"] == 1
-    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "link.json", "run"}
-
-
-def test_a_device_is_written_to_and_not_replaced(recording: Reader) -> None:
-    check_json_target("/dev/null")
-    write_json(recording, "/dev/null")
-    assert Path("/dev/null").is_char_device()
-
-
-@pytest.mark.parametrize("target", ["", "missing/x.json", "run"])
-def test_what_cannot_be_written_is_refused_early(target: str, recording: Reader, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write --json"):
-        check_json_target(str(tmp_path / target))

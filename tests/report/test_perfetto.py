@@ -13,7 +13,7 @@ from tests.samples import finding, graph
 from torchsan.errors import RecordingError, UsageError
 from torchsan.recording import Reader, Writer
 from torchsan.records import CallTimes, Direction, GraphId, LaunchTime, Watched
-from torchsan.report.perfetto import as_trace, write_trace
+from torchsan.report.perfetto import PerfettoExporter, as_trace
 
 TIMELINE = [[10, 64, 64], [11, 128, 128], [12, 64, 128]]
 
@@ -151,4 +151,4 @@ def test_the_command_writes_the_file_and_says_what_lacks_times(tmp_path: Path) -
     assert "wrote trace.json" in done.stderr
     assert "without times" in done.stderr
     with pytest.raises(UsageError, match="bad-target"):
-        write_trace(Reader(tmp_path / "run"), str(tmp_path / "missing" / "x.json"), StringIO())
+        PerfettoExporter().write(Reader(tmp_path / "run"), str(tmp_path / "missing" / "x.json"), StringIO())

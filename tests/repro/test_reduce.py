@@ -11,8 +11,7 @@ import torch
 
 from tests.repro.made_up import call, exhibit, given, node
 from torchsan.records import Exhibit, Given
-from torchsan.repro.candidates import cut, flattened, leading_ones, resized, retyped, shrunk
-from torchsan.repro.reduce import reduce
+from torchsan.repro.reduce import cut, flattened, leading_ones, only_output, reduce, resized, retyped, shrunk
 from torchsan.repro.trial_server import Stopped
 from torchsan.repro.values import Tensors
 from torchsan.store import Store
@@ -59,7 +58,7 @@ def tensors(tmp_path: Path) -> Tensors:
 
 
 def minimal(e: Exhibit, values: Any, tensors: Tensors, rule: Callable[[Exhibit], bool]) -> Exhibit:
-    found = reduce(e, values, tensors, Oracle(rule), lambda _: None)  # type: ignore[arg-type]  # it is asked for `first` only
+    found = reduce(e, values, tensors, Oracle(rule).first, lambda _: None)
     assert found is not None
     assert rule(found)
     return found
@@ -76,6 +75,25 @@ def test_a_node_whose_value_nobody_knows_stays() -> None:
     assert ops(cut(exhibit(), {"add"}, {})) == ["sin", "add"]
 
 
+def test_a_cut_without_the_outputs_returns_what_nobody_uses() -> None:
+    assert cut(exhibit(), {"sin"}, VALUES).outputs == ("sin",)
+    assert cut(exhibit(), {"sin", "add"}, VALUES).outputs == ("add",)
+    assert cut(exhibit(outputs=("mul", "x")), set(), VALUES).outputs == ("x",)
+
+
+def test_earlier_calls_go_where_their_values_are_not_known() -> None:
+    e = exhibit(earlier=(exhibit().inputs,))
+    assert [g.name for g in cut(e, {"sin", "add"}, VALUES).earlier[0]] == ["x"]
+    assert cut(e, {"add"}, VALUES).earlier == ()
+
+
+def test_one_output_takes_the_nodes_that_it_needs() -> None:
+    found = only_output(exhibit(outputs=("mul", "sin", "x")), "sin")
+    assert (ops(found), found.outputs, [g.name for g in found.inputs]) == (["sin"], ("sin",), ["x"])
+    found = only_output(exhibit(outputs=("mul", "x")), "x")
+    assert (ops(found), found.outputs, [g.name for g in found.inputs]) == ([], ("x",), ["x"])
+
+
 def test_one_wrong_operator_is_found_alone(tensors: Tensors) -> None:
     found = minimal(exhibit(), VALUES, tensors, lambda e: "add" in ops(e))
     assert ops(found) == ["add"]
@@ -90,7 +108,7 @@ def test_two_operators_that_are_wrong_together_stay_together(tensors: Tensors) -
 def test_a_long_chain_takes_few_trials() -> None:
     e, values = chain(64)
     oracle = Oracle(lambda c: "n40" in {n.name for n in c.nodes})
-    found = reduce(e, values, _Nothing(), oracle, lambda _: None)  # type: ignore[arg-type]  # as above
+    found = reduce(e, values, _Nothing(), oracle.first, lambda _: None)  # type: ignore[arg-type]  # it has no values
     assert found is not None
     assert [n.name for n in found.nodes] == ["n40"]
     assert oracle.asked < 64
@@ -136,13 +154,13 @@ def test_settings_and_earlier_calls_go_if_they_are_not_needed(tensors: Tensors) 
 
 
 def test_nothing_to_reduce_where_not_even_the_whole_shows_it(tensors: Tensors) -> None:
-    assert reduce(exhibit(), VALUES, tensors, Oracle(lambda e: False), lambda _: None) is None  # type: ignore[arg-type]  # as above
+    assert reduce(exhibit(), VALUES, tensors, Oracle(lambda e: False).first, lambda _: None) is None
 
 
 def test_when_the_time_is_up_the_best_so_far_is_known(tensors: Tensors) -> None:
     best: list[Exhibit] = []
     with pytest.raises(Stopped):
-        reduce(exhibit(), VALUES, tensors, Oracle(lambda e: "sin" in ops(e), most=6), best.append)  # type: ignore[arg-type]  # as above
+        reduce(exhibit(), VALUES, tensors, Oracle(lambda e: "sin" in ops(e), most=6).first, best.append)
     assert ops(best[-1]) == ["sin"]
 
 
@@ -177,7 +195,7 @@ def test_a_dtype_is_plain_unless_the_finding_needs_it(tensors: Tensors) -> None:
 def test_one_leap_is_often_enough(tensors: Tensors) -> None:
     e = exhibit(inputs=(given("x", 4, 8, stored="x"), given("y", 4, 8, stored="x")), suspects=("sin", "add"))
     oracle = Oracle(lambda c: "add" in ops(c))
-    found = reduce(e, VALUES, tensors, oracle, lambda _: None)  # type: ignore[arg-type]  # it is asked for `first` only
+    found = reduce(e, VALUES, tensors, oracle.first, lambda _: None)
     assert found is not None
     assert (ops(found), found.inputs[0].size) == (["add"], ())
     assert oracle.asked <= 4

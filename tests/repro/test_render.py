@@ -26,7 +26,7 @@ def inputs_of(
     made: Exhibit, store: Store, folder: Path, function: str = "inputs", *, load: bool = False
 ) -> list[torch.Tensor]:
     """Run the script up to its end, and then the function that makes the inputs."""
-    script = render(made, finding(), Tensors(store), "title", store=load)
+    script = render(made, finding(), Tensors(store), store=load)
     write_safetensors(folder / "data.safetensors", script.data)
     head = script.text.partition("\nbackend = ")[0]
     names: dict[str, Any] = {"__file__": str(folder / "repro.py")}
@@ -95,7 +95,7 @@ def test_with_a_store_the_script_loads_from_it(tmp_path: Path) -> None:
     with Store(tmp_path / "source") as source, Store(tmp_path / "tensors") as target:
         x = kept("x", SAMPLES["many"], source)
         made = exhibit(nodes=(call("out", "aten.clone.default", node("x")),), inputs=(x,), outputs=("out",))
-        script = render(made, finding(), Tensors(source), "title", store=True)
+        script = render(made, finding(), Tensors(source), store=True)
         target.put_many(script.data)
         (found,) = inputs_of(made, source, tmp_path, load=True)
     assert "torchsan.loading_from" in script.text
@@ -107,7 +107,7 @@ def test_with_a_store_the_script_loads_from_it(tmp_path: Path) -> None:
 def test_every_kind_of_finding_has_a_script_without_torchsan(kind: Kind, check: Check, tmp_path: Path) -> None:
     with Store(tmp_path / "tensors") as store:
         made = exhibit(backward=True, grad=True, config={"epilogue_fusion": False}, dynamic=True)
-        script = render(made, finding(kind=kind, check=check), Tensors(store), "title", ("my_ops",))
+        script = render(made, finding(kind=kind, check=check), Tensors(store), ("my_ops",))
     compile(script.text, "repro.py", "exec")
     assert "torchsan" not in script.text
     assert "import my_ops" in script.text
@@ -118,6 +118,6 @@ def test_names_that_python_or_the_script_needs_are_changed(tmp_path: Path) -> No
     with Store(tmp_path / "tensors") as store:
         nodes = (call("lambda", "aten.sin.default", node("torch")), call("print", "aten.cos.default", node("lambda")))
         made = exhibit(nodes=nodes, inputs=(given("torch", 4),), outputs=("print",))
-        script = render(made, finding(), Tensors(store), "title")
+        script = render(made, finding(), Tensors(store))
     assert "lambda_ = aten.sin.default(torch_)" in script.text
     assert "print_ = aten.cos.default(lambda_)" in script.text

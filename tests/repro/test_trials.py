@@ -2,51 +2,73 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.repro.made_up import exhibit
-from torchsan.records import Check, Finding, Kind, Severity
 from torchsan.repro.trial_server import Stopped
-from torchsan.repro.trials import Trials
-
-FINDING = Finding(check=Check.VALUES, kind=Kind.WRONG_VALUES, severity=Severity.ERROR, message="")
+from torchsan.repro.trials import Limits, Trials, leave_out
 
 
-class TooSlow:
-    """A zygote whose trials take longer than they may."""
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"id": 0, "status": -9, "seconds": request["timeout"], "timeout": True}
+def too_slow(candidate: str, folder: Path, limit: float) -> bool:
+    raise TimeoutError
 
 
-def trials(folder: Path, *, limit: float, left: float) -> Trials:
+def contains_x(candidate: str, folder: Path, limit: float) -> bool:
+    (folder / "output.txt").write_text("much")
+    return "x" in candidate
+
+
+def trials(folder: Path, *, limit: float = 5, total: float = 100, slow: bool = False) -> Trials[str]:
     return Trials(
-        FINDING,
-        TooSlow(),  # type: ignore[arg-type]  # it is only asked
-        folder,
-        write=lambda candidate, folder: "repro.py",
-        checks=("values",),
-        loads=(),
-        limit=limit,
-        deadline=time.monotonic() + left,
-        jobs=1,
+        shows=too_slow if slow else contains_x,
+        folder=folder,
+        limits=Limits(jobs=2, trial=limit, total=total),
+        key=str,
+        describe=str,
         progress=lambda text: None,
-        known={},
     )
 
 
+def test_the_first_that_shows_it_is_found_in_the_order_of_the_candidates(tmp_path: Path) -> None:
+    some = trials(tmp_path)
+    assert some.first(["a", "b", "c", "bx", "x", "cx"]) == "bx"
+    assert some.known == {"a": False, "b": False, "c": False, "bx": True}
+    assert some.first(["a", "b"]) is None
+    assert some.count == 4, "what is known is not tried again"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_trial_that_takes_too_long_does_not_show_the_finding(tmp_path: Path) -> None:
-    some = trials(tmp_path, limit=5, left=100)
-    assert some.first([exhibit()]) is None
-    assert list(some.known.values()) == [False]
+    some = trials(tmp_path, limit=5, total=100, slow=True)
+    assert some.first(["x"]) is None
+    assert some.known == {"x": False}
 
 
 def test_nothing_is_known_of_a_trial_that_the_end_of_all_time_cut_short(tmp_path: Path) -> None:
-    some = trials(tmp_path, limit=100, left=5)
+    some = trials(tmp_path, limit=100, total=5, slow=True)
     with pytest.raises(Stopped, match="the time limit"):
-        some.first([exhibit()])
+        some.first(["x"])
     assert some.known == {}
+
+
+def test_nothing_is_tried_when_the_time_is_up(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="the time limit"):
+        trials(tmp_path, total=-1).first(["x"])
+
+
+def test_items_are_left_out_for_as_long_as_that_is_taken() -> None:
+    left, tried = list(range(16)), 0
+
+    def take(rests: list[list[int]]) -> bool:
+        nonlocal left, tried
+        for rest in rests:
+            tried += 1
+            if {3, 11} <= set(rest):
+                left = rest
+                return True
+        return False
+
+    leave_out(lambda: left, take)
+    assert left == [3, 11]
+    assert tried < 40

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchsan.records.codec import decode, encode
 from torchsan.records.tensor import TensorSummary
 from torchsan.tensors import compare, describe, digest, summarize
-from torchsan.tensors.summarize import library
+from torchsan.tensors.tally import library
 
 
 def finite(v: Any) -> bool:

@@ -8,12 +8,14 @@ import json
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsan._version import __version__
+from torchsan.aoti.launches import INPUT, OUTPUT
 from torchsan.errors import InternalError, UsageError
+from torchsan.graphs.printed import print_graph
 from torchsan.options import Options, Watch, When
 from torchsan.records import Direction, GraphId, GraphRecord, encode
 from torchsan.torch_internals.wrapper.cpp import Wrapper, read_wrapper
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SCHEMA = 1
+"""The version of what a package writes."""
+_NAMESPACE = "torchsan_recorder"
 _ABOUT = "torchsan/about.json"
 _PROGRAM = "torchsan/program.pt2"
 _MOST_ABOUT = 1 << 20
@@ -58,10 +63,9 @@ def read_about(package: Path) -> About | None:
     return about
 
 
-def read_program(package: Path) -> io.BytesIO | None:
+def read_program(package: Path) -> bytes | None:
     """The exported program that the package was built from, if it is there."""
-    content = _read(package, _PROGRAM, None)
-    return io.BytesIO(content) if content is not None else None
+    return _read(package, _PROGRAM, None)
 
 
 def _read(package: Path, name: str, most: int | None) -> bytes | None:
@@ -75,12 +79,6 @@ def _read(package: Path, name: str, most: int | None) -> bytes | None:
         raise UsageError(f"no such package: {package}", slug="bad-package") from e
     except (zipfile.BadZipFile, OSError) as e:
         raise UsageError(f"{package} is no AOTInductor package: {e}", slug="bad-package") from e
-
-
-_LEVELS = {Watch.NAMES: "NAMES", Watch.PRINT: "PRINT", Watch.SAVE: "SAVE"}
-_NAMESPACE = "torchsan_recorder"
-INPUT, OUTPUT = -1, -2
-"""The sites of what goes into the model and comes out."""
 
 
 def instrumented(
@@ -127,9 +125,8 @@ def _launch(launch: Launch, phase: str) -> str:
     return f'torchsan_call.launch({launch.nth}, {_NAMESPACE}::{phase}, "{launch.kernel}");'
 
 
-def _tensors(site: int, phase: str, watch: Watch, names: object, shown: str | None = None) -> list[str]:
-    assert isinstance(names, list | tuple)
-    start = f"torchsan_call.tensor({site}, {_NAMESPACE}::{phase}, {_NAMESPACE}::{_LEVELS[watch]}"
+def _tensors(site: int, phase: str, watch: Watch, names: Sequence[str], shown: str | None = None) -> list[str]:
+    start = f"torchsan_call.tensor({site}, {_NAMESPACE}::{phase}, {_NAMESPACE}::{watch.name}"
     return [f'{start}, "{shown or name}", {name});' for name in names]
 
 
@@ -149,10 +146,6 @@ def _program_description(description: object) -> str:
     return f"static const char* const torchsan_program =\n{literals};\n"
 
 
-SCHEMA = 1
-"""The version of what a package writes."""
-
-
 def aot_compile(
     exported_program: ExportedProgram,
     path: str | os.PathLike[str],
@@ -168,11 +161,14 @@ def aot_compile(
     for, into the folder that the variable TORCHSAN_OUT names when the package runs; without it nothing is recorded.
     `torchsan values FOLDER` and the other commands read that folder. Raise UsageError for what is no exported program,
     an unknown level or a path that does not end in `.pt2`.
+
+    >>> exported = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+    >>> package = torchsan.aot_compile(exported, "model.pt2", watch="save")
     """
     import torch
     from torch.export import ExportedProgram
 
-    from torchsan.torch_internals.aoti import build_package
+    from torchsan.torch_internals.inductor import build_package
 
     options = _options(watch, kernels, when)
     given: object = exported_program
@@ -227,7 +223,7 @@ def _options(watch: str, kernels: str | Iterable[str], when: str) -> Options:
 
 
 def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dict[str, Any]:
-    """What whoever reads the launches has to know of the program: data only."""
+    """Return what a reader of the launches needs to know of the program, as JSON values."""
     import torch
 
     function = wrapper.function()
@@ -247,16 +243,16 @@ def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dic
         "watch": str(options.watch),
         "graph": encode(record),
         "nodes": {str(nth): nodes for nth, nodes in settled_nodes(function, computes).items()},
-        "text": graph.module.print_readable(print_output=False),
+        "text": print_graph(graph.module),
         "skipped": wrapper.unread,
         "replay": _replay(wrapper, graph),
     }
 
 
 def _replay(wrapper: Wrapper, graph: LoweredGraph) -> dict[str, Any]:
-    """What it takes to compute again what each launch computes, or why that cannot be."""
-    from torchsan.graphs.codec import describe_graph
-    from torchsan.graphs.cut import Unrepresentable
+    """Return what a replay of each launch needs, or the reason why there can be none."""
+    from torchsan.graphs.data import Unrepresentable
+    from torchsan.graphs.encode import describe_graph
 
     try:
         described = describe_graph(graph.module.graph)

@@ -48,7 +48,7 @@ def constants_of(program: ExportedProgram) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The folder is the argument: `request.json`, a store with the inputs, and room for the outputs."""
+    """Run the package that `request.json` in the folder of the argument names, on the inputs there."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text())
 
@@ -56,8 +56,8 @@ def main() -> None:
 
     import torch
 
-    from torchsan.torch_internals.aoti import load_package
-    from torchsan.torch_internals.dispatch import flatten, unflatten_call
+    from torchsan.torch_internals.inductor import load_package
+    from torchsan.torch_internals.operators import flatten, unflatten_call
 
     for module in request["loads"]:
         importlib.import_module(module)

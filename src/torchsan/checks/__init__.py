@@ -1,40 +1,127 @@
-"""The checks: they judge what the instruments see, and never patch torch. Importing them imports no torch."""
+"""The checks: they judge what the watches see, and never patch torch. Importing them imports no torch.
+
+`REGISTRY` has one entry for each check. The command line, the JSON schema, pytest, reproducers and the tests of the
+docs read it, or `records.Check`, which has the names. A new check needs
+
+- a member of `records.Check`, and members of `records.Kind` for what no other check reports;
+- a folder here: `check` (an Observer that is made once a session; importing it imports no torch), `watch` (looks at one
+  call of one program), and `plan` (decided once a compile), `findings` and `exhibit` as far as there is something to
+  say; what it finds goes to the `Collector`;
+- an entry in `REGISTRY`;
+- its page in docs/reference, its line in README.md, and tests in tests/checks and tests/planted.
+
+tests/checks/test_checks.py fails for what is missing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from torchsan.checks.exhibits import Exhibits
+from torchsan.checks.collector import Collector
 from torchsan.checks.memory.check import MemoryCheck
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.checks.stages.check import StagesCheck
 from torchsan.checks.values.check import ValuesCheck
-from torchsan.records import Check
+from torchsan.recording import Recorder, Writer
+from torchsan.records import Check, Kind
 
 if TYPE_CHECKING:
+    from torchsan.checks.collector import OnError
     from torchsan.options import Options
-    from torchsan.recording import Writer
     from torchsan.watch.observer import Observer
 
-__all__ = ["observers"]
+__all__ = ["REGISTRY", "CheckEntry", "Observed", "Reproduction", "observers"]
 
 
-def observers(options: Options, writer: Writer) -> tuple[Observer, ...]:
-    """Return the checks that the options ask for."""
-    exhibits = Exhibits(writer, options.max_bytes)
-    found: list[Observer] = [exhibits]
-    for check in options.check:
-        match check:
-            case Check.VALUES:
-                found.append(ValuesCheck(writer, options.calls, exhibits))
-            case Check.STAGES:
-                values = Check.VALUES in options.check
-                found.append(StagesCheck(writer, options.calls, exhibits, kernels_elsewhere=values))
-            case Check.METADATA:
-                found.append(MetadataCheck(writer, calls=options.calls, fail_fast=options.fail_fast, exhibits=exhibits))
-            case Check.MEMORY:
-                guards, fail_fast = not options.no_guards, options.fail_fast
-                found.append(MemoryCheck(writer, options.calls, exhibits, guards=guards, fail_fast=fail_fast))
-            case _:
-                assert_never(check)
-    return tuple(found)
+class Observed(StrEnum):
+    """What a check looks at."""
+
+    LAUNCHES = "the launches of compiled programs"
+    OPERATORS = "operator calls, in eager code too"
+    STAGES = "the graphs between the stages of a compile"
+
+
+class Reproduction(StrEnum):
+    """What a script does to show a finding."""
+
+    COMPILED = "compiles the operator calls of the exhibit, and passes when they run eagerly"
+    OPERATOR = "calls the one operator of the exhibit, and compiles nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckEntry:
+    """What the rest of torchsan has to know of a check."""
+
+    summary: str
+    """What it does, as README.md says it."""
+    page: str
+    """Its documentation, from the root of the repository."""
+    observes: frozenset[Observed]
+    kinds: frozenset[Kind]
+    """What it reports."""
+    reproduction: Reproduction
+    make: Callable[[Options, Collector], Observer]
+    """Makes the check for one session."""
+
+
+_VALUES = frozenset({Kind.WRONG_VALUES, Kind.PRECISION_LOSS, Kind.NON_FINITE})
+
+REGISTRY: Mapping[Check, CheckEntry] = {
+    Check.VALUES: CheckEntry(
+        summary="every kernel is replayed from the inputs it actually had, in eager and in float64; "
+        "rounding is told from bugs without tolerances to tune",
+        page="docs/reference/values.md",
+        observes=frozenset({Observed.LAUNCHES}),
+        kinds=_VALUES | {Kind.NONDETERMINISTIC},
+        reproduction=Reproduction.COMPILED,
+        make=lambda options, collector: ValuesCheck(collector, options.calls),
+    ),
+    Check.STAGES: CheckEntry(
+        summary="which step of the compiler changed the meaning: Dynamo, AOTAutograd, each graph pass",
+        page="docs/reference/stages.md",
+        observes=frozenset({Observed.STAGES}),
+        kinds=_VALUES | {Kind.METADATA_MISMATCH, Kind.UNDECLARED_ALIAS},
+        reproduction=Reproduction.COMPILED,
+        make=lambda options, collector: StagesCheck(
+            collector, options.calls, kernels_elsewhere=Check.VALUES in options.check
+        ),
+    ),
+    Check.METADATA: CheckEntry(
+        summary="every operator's fake kernel, schema and aliasing against what it really does",
+        page="docs/reference/metadata.md",
+        observes=frozenset({Observed.LAUNCHES, Observed.OPERATORS}),
+        kinds=frozenset({Kind.METADATA_MISMATCH, Kind.UNDECLARED_MUTATION, Kind.UNDECLARED_ALIAS, Kind.WRONG_VALUES}),
+        reproduction=Reproduction.OPERATOR,
+        make=lambda options, collector: MetadataCheck(collector, options.calls),
+    ),
+    Check.MEMORY: CheckEntry(
+        summary="writes out of bounds, reads of uninitialised elements, clobbered, leaked and early freed buffers",
+        page="docs/reference/memory.md",
+        observes=frozenset({Observed.LAUNCHES}),
+        kinds=frozenset(
+            {
+                Kind.OUT_OF_BOUNDS_WRITE,
+                Kind.UNINITIALIZED_READ,
+                Kind.CLOBBERED_BUFFER,
+                Kind.LEAKED_BUFFER,
+                Kind.EARLY_FREE,
+                Kind.UNEXPECTED_ALLOCATION,
+            }
+        ),
+        reproduction=Reproduction.COMPILED,
+        make=lambda options, collector: MemoryCheck(collector, options.calls, guards=not options.no_guards),
+    ),
+}
+
+
+def observers(options: Options, recorder: Writer | Recorder, on_error: OnError | None = None) -> tuple[Observer, ...]:
+    """Return the checks that the options ask for, and the collector of what they find; `on_error` is the policy.
+
+    Exhibits are kept where there is a recording on disk.
+    """
+    tensors = recorder.path / "tensors" if isinstance(recorder, Writer) else None
+    collector = Collector(recorder, tensors=tensors, max_bytes=options.max_bytes, on_error=on_error)
+    return (*(REGISTRY[check].make(options, collector) for check in options.check), collector)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import UsageError
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.report.json_report import check_json_target, write_json
+from torchsan.report import EXPORTERS, Exports, add_export_flags
 from torchsan.report.terminal import print_report
 from torchsan.report.verdict import verdict
 from torchsan.repro.exhibits import Loads, parse_loads
@@ -39,27 +38,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--inputs", metavar="FILE", type=Path, help="a .safetensors file with a tensor for each input, by its name")
     flag("--load", metavar="MODULE", action="append", default=[], help="a module that registers your operators")
     flag("--out", metavar="DIR", help="where to write the recording (default torchsan-runs/<time>)")
-    flag("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
+    add_export_flags(parser, EXPORTERS)
     flag("--quiet", action="store_true", help="findings and verdict only")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the package, print the report and return its status; of a package that crashes, 128 and the signal."""
-    if args.json is not None:
-        check_json_target(args.json)
+    exports = Exports(EXPORTERS, args)
     from torchsan.aoti.build import read_about, read_program
 
     about = read_about(args.package)
     _require_version(args.package, about)
     loads = parse_loads(args.load)
     _import(loads)
-    from torchsan.aoti.check import Request, check_package
+    from torchsan.aoti.check import Request, check_package, program_file
 
     content = read_program(args.package) if args.program is None else None
     if args.program is None and content is None:
         raise UsageError(f"{args.package} does not hold its exported program; give it with --program", slug="usage")
-    with _file(args.program, content) as file:
+    with program_file(content) if content is not None else nullcontext(args.program) as file:
         program = _load(file)
         inputs = _inputs(program, args.inputs)
         writer = Writer.create(args.out, command=("check-package", str(args.package)))
@@ -85,9 +83,8 @@ def run(args: argparse.Namespace) -> int:
         where = f" in {result.last}" if result.last else ""
         sys.stderr.write(f"torchsan: the package failed{where}: {_ending(result.status)}\n")
     recording = Reader(writer.path)
-    if args.json is not None:
-        write_json(recording, args.json)
-    if args.json != "-":
+    exports.write(recording)
+    if not exports.to_stdout:
         print_report(recording, sys.stdout, quiet=args.quiet)
     return verdict(recording).exit
 
@@ -116,17 +113,6 @@ def _require_version(package: Path, about: Any) -> None:
         )
 
 
-@contextmanager
-def _file(given: Path | None, content: Any) -> Iterator[Path]:
-    from torchsan.aoti.check import program_file
-
-    if given is not None:
-        yield given
-    else:
-        with program_file(content) as file:
-            yield file
-
-
 def _load(file: Path) -> ExportedProgram:
     import torch
 
@@ -138,7 +124,7 @@ def _load(file: Path) -> ExportedProgram:
 
 def _inputs(program: ExportedProgram, file: Path | None) -> list[Any]:
     """The leaves of the arguments: those of the file, or the ones that the program was exported with."""
-    from torchsan.torch_internals.dispatch import flatten
+    from torchsan.torch_internals.operators import flatten
 
     if file is None:
         if program.example_inputs is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from torchsan.cli.report import opened
+from torchsan.diff import compare_recordings
 from torchsan.diff.compare import SECONDS
-from torchsan.recording import Reader
-from torchsan.report.json_report import check_target, write_target
+from torchsan.diff.export import DIFF_EXPORTERS
+from torchsan.diff.text import diff_lines
+from torchsan.report.exporter import Exports, add_export_flags
+from torchsan.report.terminal import print_lines
 
 _DESCRIPTION = """\
 Compare two recordings of one program: eager against compiled, two versions of PyTorch or of the model, two machines, \
@@ -24,8 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag = parser.add_argument
     flag("a", metavar="A", help="a recording: its folder, or its URL")
     flag("b", metavar="B", help="another one of the same program")
-    flag("--json", metavar="FILE", help="write the comparison for programs to FILE, or to - for stdout")
-    flag("--html", metavar="FILE", help="write the comparison as a web page to FILE")
+    add_export_flags(parser, DIFF_EXPORTERS)
     flag("--all", action="store_true", help="list everything that differs")
     flag("--quiet", action="store_true", help="the first difference and the verdict only")
     flag(
@@ -40,32 +41,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison to stdout and return the status of the contract."""
-    for option in ("json", "html"):
-        if getattr(args, option) is not None:
-            check_target(f"--{option}", getattr(args, option))
-    with opened(args.a) as a, opened(args.b) as b:
-        return _run(a, b, args)
-
-
-def _run(a: Reader, b: Reader, args: argparse.Namespace) -> int:
-    from torchsan.diff import compare_recordings
-    from torchsan.diff.export import as_html, as_json
-    from torchsan.diff.text import diff_lines
-    from torchsan.report.terminal import print_lines
-
+    exports = Exports(DIFF_EXPORTERS, args)
     show = sys.stderr.isatty() and not args.quiet
-    try:
-        diff = compare_recordings(a, b, seconds=args.time_limit, progress=_progress if show else None)
-    finally:
-        if show:
-            sys.stderr.write("\r\x1b[K")
-    if args.json is not None:
-        write_target("--json", args.json, json.dumps(as_json(diff), indent=2, allow_nan=False) + "\n")
-    if args.html is not None:
-        write_target("--html", args.html, as_html(diff))
-    if "-" not in (args.json, args.html):
-        print_lines(diff_lines(diff, everything=args.all, quiet=args.quiet), sys.stdout)
-    return diff.status.exit
+    with opened(args.a) as a, opened(args.b) as b:
+        try:
+            diff = compare_recordings(a, b, seconds=args.time_limit, progress=_progress if show else None)
+        finally:
+            if show:
+                sys.stderr.write("\r\x1b[K")
+        exports.write(diff)
+        if not exports.to_stdout:
+            print_lines(diff_lines(diff, everything=args.all, quiet=args.quiet), sys.stdout)
+        return diff.status.exit
 
 
 def _progress(done: int, calls: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import importlib
 import importlib.util
 import os
 import platform
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
-from torchsan.torch_internals.version import check_version, torch_version
+from torchsan.torch_internals.patches import missing
+from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, torch_version
 
 _LOW_DISK = 2 * 2**30
 _PROGRAM = """
@@ -79,6 +82,7 @@ def examine() -> Iterator[Examined]:
     yield Examined(what="torchsan", found=__version__)
     yield Examined(what="python", found=f"{platform.python_version()} ({sys.executable})")
     yield _torch()
+    yield from _seams()
     yield from _devices()
     yield _compiler()
     yield _cache()
@@ -98,6 +102,23 @@ def _torch() -> Examined:
         found = f"{version}, cannot be imported: {e}"
         return Examined(what="torch", found=found, remedy="reinstall torch", needed=True)
     return Examined(what="torch", found=f"{version}, {torch.get_num_threads()} threads", remedy=caveat)
+
+
+def _seams() -> Iterator[Examined]:
+    """What of PyTorch's private side each check needs, and whether it is here."""
+    if "torch" not in sys.modules:
+        return
+    for user in USERS:
+        seams = [seam for seam in SEAMS if user in seam.users]
+        for module in sorted({seam.module for seam in seams}):
+            with suppress(ImportError):
+                importlib.import_module(module)
+        reasons = missing(user)
+        found = f"all {len(seams)} private names of PyTorch that it needs are here"
+        remedy = f"{'; '.join(reasons)}. Use a PyTorch that torchsan is tested with" if reasons else None
+        yield Examined(
+            what=called(user).removeprefix("the "), found="does not work here" if reasons else found, remedy=remedy
+        )
 
 
 def _devices() -> Iterator[Examined]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import UsageError
 from torchsan.records import encode
+from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
 
 if TYPE_CHECKING:
     from torchsan.checks.metadata.operator import Result
@@ -26,27 +26,39 @@ eagerly, functionalised and compiled. Arguments are made from the schema; a modu
 _WAYS = ("eager", "functionalized", "compiled", "decomposition")
 
 
+class _JsonExporter(Exporter[Sequence["Result"]]):
+    name = "json"
+    help = "write the results for programs to FILE, or to - for stdout"
+
+    def render(self, subject: Sequence[Result]) -> str:
+        return json_text({"schema": 1, "operators": [encode(r) | {"status": r.status} for r in subject]})
+
+
+_EXPORTERS = (_JsonExporter(),)
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `ops` to the command line."""
     parser = commands.add_parser("ops", help="check the operators of a library", description=_DESCRIPTION)
     parser.add_argument("modules", nargs="+", metavar="MODULE", help="a module, or the path of a .py file")
-    parser.add_argument("--json", metavar="FILE", help="write the results for programs to FILE, or to - for stdout")
+    add_export_flags(parser, _EXPORTERS)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes seconds each")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table to stdout and return the status: 1 for errors, 4 if an operator could not be checked."""
+    exports = Exports(_EXPORTERS, args)
     overloads, samples = _load(args.modules)
+    from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
 
     results = []
     for overload in overloads:
         given = _given(overload, samples)
-        results.append(check_operator(overload, given, compiled=not args.no_compile))
-    if args.json is not None:
-        _write_json(args.json, results)
-    if args.json != "-":
+        results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile))
+    exports.write(results)
+    if not exports.to_stdout:
         sys.stdout.write(_table(results, compiled=not args.no_compile))
     if any(r.status == "error" for r in results):
         return 1
@@ -99,14 +111,6 @@ def _given(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any]
         pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], dict)
         given.append(sample if pair else (tuple(sample), {}))
     return given
-
-
-def _write_json(target: str, results: list[Result]) -> None:
-    text = json.dumps({"schema": 1, "operators": [encode(r) | {"status": r.status} for r in results]}, indent=2)
-    if target == "-":
-        sys.stdout.write(text + "\n")
-    else:
-        Path(target).write_text(text + "\n", encoding="utf-8")
 
 
 def _table(results: list[Result], *, compiled: bool) -> str:

@@ -48,15 +48,15 @@ def run_program(folder: str, command: Sequence[str]) -> None:
     """
     writer = Writer(Path(folder))
     options = read_manifest(writer.path).options
-    if options.fail_fast:
-        writer.on_finding = partial(_stop_at_error, writer)
-    session = Session(options, writer=writer)
+    stop = partial(_stop_at_error, writer) if options.fail_fast else None
+    session = Session(options, recorder=writer, on_finding=stop)
     try:
         session.open()
     except TorchsanError as e:
-        _fail(writer, str(e).removesuffix(f" [{e.slug}]"), 2 if isinstance(e, UsageError) else 3, e.slug)
+        # The session has closed its writer, and with it the log.
+        _fail(Writer(writer.path), str(e).removesuffix(f" [{e.slug}]"), 2 if isinstance(e, UsageError) else 3, e.slug)
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
-        _fail(writer, f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
+        _fail(Writer(writer.path), f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
     atexit.register(session.close)
     writer.event("started", {})
     try:

@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchsan.aoti.convert import as_recording
+from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
-from torchsan.report.html import check_html_target, write_html
-from torchsan.report.json_report import check_json_target, write_json
-from torchsan.report.perfetto import write_trace
-from torchsan.report.tables import kernel_details
-from torchsan.report.terminal import print_finding, print_lines, print_report
+from torchsan.report import EXPORTERS, Exports, add_export_flags
+from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
 
@@ -32,9 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `report` to the command line."""
     parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
     parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
-    parser.add_argument("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a web page to FILE")
-    parser.add_argument("--perfetto", metavar="FILE", help="write launches and memory as a trace for ui.perfetto.dev")
+    add_export_flags(parser, EXPORTERS)
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
@@ -44,29 +39,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
-    if args.html is not None:
-        check_html_target(args.html)
-    if args.json is not None:
-        check_json_target(args.json)
+    exports = Exports(EXPORTERS, args)
     with local_copy(args.recording) as folder:
-        return _run(folder, args)
-
-
-def _run(folder: Path, args: argparse.Namespace) -> int:
-    url = args.recording if is_url(args.recording) else None
-    if rank_folders(folder):
-        return _run_ranks(folder, url, args)
-    recording = Reader(as_recording(folder))
-    recording.place = url
-    if args.json is not None:
-        write_json(recording, args.json)
-    if args.html is not None:
-        write_html(recording, args.html)
-    if args.perfetto is not None:
-        write_trace(recording, args.perfetto, sys.stderr)
-    if "-" not in (args.json, args.html):
-        _print(recording, args)
-    return verdict(recording).exit
+        url = args.recording if is_url(args.recording) else None
+        if rank_folders(folder):
+            return _run_ranks(folder, url, args)
+        recording = Reader(as_recording(folder))
+        recording.place = url
+        exports.write(recording)
+        if not exports.to_stdout:
+            _print(recording, args)
+        return verdict(recording).exit
 
 
 def _print(recording: Reader, args: argparse.Namespace) -> None:
@@ -79,14 +62,15 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
 
 
 def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> int:
-    from torchsan.report.ranks import open_ranks, print_ranks, write_ranks_json
+    from torchsan.report.ranks import RANKS_EXPORTERS, open_ranks, print_ranks
 
     ranks = open_ranks(folder, url)
-    for flag in ("perfetto", "html", "finding", "kernels"):
+    of_one = {e.name for e in EXPORTERS} - {e.name for e in RANKS_EXPORTERS}
+    for flag in (*sorted(of_one), "finding", "kernels"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
-    if args.json is not None:
-        write_ranks_json(ranks, args.json)
-    if args.json != "-":
+    exports = Exports(RANKS_EXPORTERS, args)
+    exports.write(ranks)
+    if not exports.to_stdout:
         print_ranks(ranks, sys.stdout, quiet=args.quiet)
     return ranks.verdict.exit

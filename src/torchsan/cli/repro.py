@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
 from torchsan.errors import UsageError
-from torchsan.report.findings import clean, shown_path
-from torchsan.report.tables import count
+from torchsan.report.findings import clean, count, shown_path
 
 if TYPE_CHECKING:
-    from torchsan.repro.make import Wanted
+    from torchsan.recording import Reader
+    from torchsan.repro.exhibits import Loads
     from torchsan.repro.trial_server import TrialServer
+    from torchsan.repro.trials import Limits, Made
 
 _DESCRIPTION = """\
 Cut one finding out of a recording: a folder with repro.py (plain PyTorch), its tensors, a README.md for the bug \
@@ -57,60 +60,102 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Make the reproducer; return 0 if it is verified, 4 if it does not reproduce by itself."""
     from torchsan.repro.exhibits import parse_loads
-    from torchsan.repro.make import Wanted
     from torchsan.repro.trial_server import TrialServer
+    from torchsan.repro.trials import Limits
 
     if args.jobs < 1 or args.trial_limit <= 0 or args.time_limit <= 0:
         raise UsageError("--jobs and the limits are numbers above 0", slug="usage")
-    if args.check is not None:
-        return _reduce_script(args)
-    with opened(args.recording) as recording, TrialServer() as zygote:
-        wanted = Wanted(
-            recording=recording,
-            finding=args.finding,
-            out=args.out,
-            loads=parse_loads(args.load),
-            with_store=args.with_store,
-            jobs=args.jobs,
-            limit=args.trial_limit,
-            total=args.time_limit,
-        )
-        return make_and_say(wanted, zygote, quiet=args.quiet, to=sys.stdout)
+    limits = Limits(jobs=args.jobs, trial=args.trial_limit, total=args.time_limit)
+    with cleaned_up():
+        if args.check is not None:
+            return _reduce_script(args, limits)
+        loads = parse_loads(args.load)
+        with opened(args.recording) as recording, TrialServer() as server:
+            return make_and_say(
+                recording,
+                server,
+                finding=args.finding,
+                out=args.out,
+                loads=loads,
+                limits=limits,
+                with_store=args.with_store,
+                quiet=args.quiet,
+                to=sys.stdout,
+            )
 
 
-def _reduce_script(args: argparse.Namespace) -> int:
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """End by SIGTERM as by an error: with the processes and folders gone that it takes to make a reproducer."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # Not in the main thread: whoever called has to see to it.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reduce_script(args: argparse.Namespace, limits: Limits) -> int:
     """Reduce the user's own script with their own oracle; return 0 if the result still shows the problem."""
-    from torchsan.repro.statements import OwnOracle, reduce_script
+    from torchsan.repro.statements import reduce_script
+    from torchsan.repro.trials import require_free
 
     if args.finding is not None or args.load or args.with_store:
         raise UsageError("--check CMD goes with a script, and not with FINDING, --load or --with-store", slug="usage")
     script = Path(args.recording)
     out = args.out or Path("torchsan-repros") / script.stem
-    if out.is_dir() and any(out.iterdir()):
-        raise UsageError(f"{out} is not empty; choose another folder with --out", slug="out-exists")
-    oracle = OwnOracle(command=args.check, limit=args.trial_limit, jobs=args.jobs, total=args.time_limit)
-    made = reduce_script(script, out, oracle, (lambda text: None) if args.quiet else _progress)
-    verdict = "verified" if made.verified else "NOT verified: run once more, it does not show the problem"
-    size = f"{made.statements} statements, {made.lines} lines, {made.trials} trials"
-    sys.stdout.write(f"{verdict}: {made.file} ({size})\n")
-    if made.stopped is not None:
-        sys.stdout.write(f"not minimised to the end: {made.stopped}\n")
-    return 0 if made.verified else 4
+    require_free(out)
+    made = reduce_script(script, out, args.check, limits, _silent if args.quiet else _progress)
+    return _say(made, "run once more, it does not show the problem", sys.stdout)
 
 
-def make_and_say(wanted: Wanted, zygote: TrialServer, *, quiet: bool, to: TextIO) -> int:
+def make_and_say(
+    recording: Reader,
+    server: TrialServer,
+    *,
+    finding: str | None = None,
+    out: Path | None = None,
+    loads: Loads | None = None,
+    limits: Limits | None = None,
+    with_store: bool = False,
+    quiet: bool,
+    to: TextIO,
+) -> int:
     """Make a reproducer, with progress on standard error, and say what came of it. Return the status of `repro`."""
-    from torchsan.repro.make import make
+    from torchsan.repro.exhibits import Loads, read_wanted
+    from torchsan.repro.trials import Limits, require_free
 
-    made = make(wanted, zygote, (lambda text: None) if quiet else _progress)
-    size = f"{count(made.nodes, 'operator call')}, {made.lines} lines, {count(made.trials, 'trial')}"
-    verdict = "verified" if made else "NOT verified: it does not reproduce by itself"
-    script = shown_path(made.folder / "repro.py")
-    lines = [f"{made.finding.id}: {made.finding.message}", f"{verdict}: {script} ({size})"]
+    wanted = read_wanted(recording, finding, loads or Loads())
+    out = out or Path("torchsan-repros") / f"{recording.path.name}-{wanted.finding.id}"
+    require_free(out)
+    server.get_ready()
+    from torchsan.repro.make import make  # It imports torch, while the server does.
+
+    made = make(wanted, out, server, limits or Limits(), _silent if quiet else _progress, with_store=with_store)
+    to.write(f"{clean(f'{wanted.finding.id}: {wanted.finding.message}', 1000)}\n")
+    return _say(made, "it does not reproduce by itself", to)
+
+
+def _say(made: Made, otherwise: str, to: TextIO) -> int:
+    """Say what came of it; return the status of `repro`."""
+    verdict = "verified" if made.verified else f"NOT verified: {otherwise}"
+    size = f"{made.content}, {len(made.file.read_text().splitlines())} lines, {count(made.trials, 'trial')}"
+    lines = [f"{verdict}: {shown_path(made.file)} ({size})"]
     if made.stopped is not None:
         lines.append(f"not minimised to the end: {made.stopped}")
     to.write("".join(f"{clean(line, 1000)}\n" for line in lines))
-    return 0 if made else 4
+    return 0 if made.verified else 4
+
+
+def _silent(text: str) -> None:
+    """No progress."""
 
 
 def _progress(text: str) -> None:

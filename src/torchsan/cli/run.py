@@ -12,22 +12,30 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.cli.ranks import LAUNCHED, is_launcher, run_ranks
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
-from torchsan.recording import Program, Rank, Reader, Shipper, create_folder, current_rank, finalize, is_url
+from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
+from torchsan.recording.folder import create_place
 from torchsan.recording.shipping import remove
 from torchsan.records import Check
+from torchsan.report import EXPORTERS, Exports, add_export_flags, verdict
 from torchsan.report.findings import clean
+from torchsan.session import ship
 
 if TYPE_CHECKING:
     from torchsan.repro.trial_server import TrialServer
+
+LAUNCHED = "TORCHSAN_LAUNCHED"
+"""Set for ranks that torchsan has launched: they leave the report to it."""
+
+_LAUNCHER = "torch.distributed.run"
+_NOT_FOR_RANKS = {"out", "quiet", "repro", *(e.name for e in EXPORTERS)}
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -50,8 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--kernels", metavar="GLOB[,GLOB…]", help="only these kernels; !GLOB excludes")
     flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")
     flag("--out", metavar="DIR", help="where the recording goes, a folder or a URL; default torchsan-runs/<time>")
-    flag("--json", metavar="FILE", help="write the report for programs to FILE, or to - for stdout")
-    flag("--html", metavar="FILE", help="write the report as a web page to FILE")
+    add_export_flags(parser, EXPORTERS)
     flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
     flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
@@ -63,54 +70,47 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-_FLAGS = ("check", "watch", "kernels", "when", "out", "json", "html", "calls", "max_bytes")
-_SWITCHES = ("no_guards", "repro", "fail_fast", "quiet")
-FLAGS = tuple("--" + name.replace("_", "-") for name in (*_FLAGS, *_SWITCHES))
+_NAMES = tuple(field.name for field in dataclasses.fields(Options))
+FLAGS = tuple("--" + name.replace("_", "-") for name in _NAMES)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program and return the status of the contract."""
-    given = {name: value for name in (*_FLAGS, *_SWITCHES) if (value := getattr(args, name)) is not None}
+    given = {name: value for name in _NAMES if (value := getattr(args, name)) is not None}
     options = resolve_options(given, os.environ, Path.cwd())
     command = _command(args)
-    _check(options, command)
-    if is_launcher(command):
-        return run_ranks(command, options, given)
+    exports = Exports(EXPORTERS, options)
+    _check(command)
+    if _is_launcher(command):
+        return _run_ranks(command, options, given)
     rank = current_rank(os.environ)
     if rank is not None:
         options = _of_rank(options, rank)
+        exports = Exports(EXPORTERS, options)
     url = options.out if is_url(options.out) else None
     folder = create_folder(None if url else options.out, command=command, options=options)
-    shipper = _shipper(folder, url) if url else None
+    shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _zygote() if options.repro else nullcontext() as zygote:
+    with _trial_server() if options.repro else nullcontext() as server:
         with supervised(_child_command(folder, command), progress.show if progress else None) as program:
             if progress is not None:
                 progress.close()
             finalize(folder, program)
             sent = shipper is not None and shipper.finish()
             try:
-                status = _report(folder, options, program, url if sent else None)
+                status = _report(folder, options, exports, program, url if sent else None)
             except UsageError:
                 if shipper is not None:
                     shipper.discard()
                 raise
-        if zygote and status == 1:
-            _reproduce(folder, options, zygote)
+        if server and status == 1:
+            _reproduce(folder, options, server)
     if sent:
         remove(folder)
     if rank is not None:
         # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
         return program.status or 0
     return status
-
-
-def _shipper(folder: Path, url: str) -> Shipper:
-    try:
-        return Shipper(folder, url)
-    except UsageError:
-        remove(folder)
-        raise
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:
@@ -120,7 +120,7 @@ def _of_rank(options: Options, rank: Rank) -> Options:
     """
     reports: dict[str, Any] = {
         name: str(Path(file).with_name(f"{Path(file).stem}-rank-{rank.rank}{Path(file).suffix}"))
-        for name in ("json", "html")
+        for name in (e.name for e in EXPORTERS)
         if (file := getattr(options, name)) not in (None, "-")
     }
     return dataclasses.replace(options, out=rank.folder(options.out), quiet=True, repro=False, **reports)
@@ -136,16 +136,8 @@ def _command(args: argparse.Namespace) -> list[str]:
     return program[1:] if program[:1] == ["--"] else program
 
 
-def _check(options: Options, command: list[str]) -> None:
-    """Raise UsageError for what cannot work, before anything runs."""
-    if options.html is not None:
-        from torchsan.report.html import check_html_target
-
-        check_html_target(options.html)
-    if options.json is not None:
-        from torchsan.report.json_report import check_json_target
-
-        check_json_target(options.json)
+def _check(command: list[str]) -> None:
+    """Raise UsageError for a program that is not there, before anything runs."""
     if not command:
         raise UsageError("no program: torchsan run SCRIPT [ARGS…], or -m MODULE [ARGS…]", slug="usage")
     if command[0] != "-m" and not Path(command[0]).exists():
@@ -158,10 +150,8 @@ def _child_command(folder: Path, command: list[str]) -> list[str]:
     return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), str(folder), *command]
 
 
-def _report(folder: Path, options: Options, program: Program, url: str | None) -> int:
-    from torchsan.report.json_report import write_json
+def _report(folder: Path, options: Options, exports: Exports[Reader], program: Program, url: str | None) -> int:
     from torchsan.report.terminal import print_report
-    from torchsan.report.verdict import verdict
 
     try:
         recording = Reader(folder)
@@ -184,35 +174,28 @@ def _report(folder: Path, options: Options, program: Program, url: str | None) -
         return verdict(recording).exit
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
-    if options.json is not None:
-        write_json(recording, options.json)
-    if options.html is not None:
-        from torchsan.report.html import write_html
-
-        write_html(recording, options.html)
+    exports.write(recording)
     return verdict(recording).exit
 
 
 @contextmanager
-def _zygote() -> Iterator[TrialServer]:
+def _trial_server() -> Iterator[TrialServer]:
     """What a reproducer will need, ready as soon as the program has ended."""
     from torchsan.repro.trial_server import TrialServer
 
-    with TrialServer() as zygote:
-        zygote.get_ready()
-        yield zygote
+    with TrialServer() as server:
+        server.get_ready()
+        yield server
 
 
-def _reproduce(folder: Path, options: Options, zygote: TrialServer) -> None:
+def _reproduce(folder: Path, options: Options, server: TrialServer) -> None:
     """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
-    from torchsan.cli.repro import make_and_say
-    from torchsan.repro.exhibits import Loads
-    from torchsan.repro.make import Wanted
+    from torchsan.cli.repro import cleaned_up, make_and_say
 
     out = folder.with_name(f"{folder.name}-repro")
     try:
-        wanted = Wanted(recording=Reader(folder), finding=None, out=out, loads=Loads())
-        make_and_say(wanted, zygote, quiet=options.quiet, to=sys.stderr)
+        with cleaned_up():
+            make_and_say(Reader(folder), server, out=out, quiet=options.quiet, to=sys.stderr)
     except TorchsanError as e:
         sys.stderr.write(f"torchsan: no reproducer: {clean(str(e), 2000)}\n")
 
@@ -226,3 +209,64 @@ def _hint(recording: Reader) -> str | None:
 def find_compiler() -> str | None:
     """Return the path of the C++ compiler that Inductor uses, or None: CXX if it is set, else the platform's own."""
     return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+
+
+def _is_launcher(command: Sequence[str]) -> bool:
+    """Return whether the program is torchrun, as a module or as its script."""
+    if command[:1] == ["-m"]:
+        return command[1:2] == [_LAUNCHER]
+    return Path(command[0]).name == "torchrun"
+
+
+def _run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any]) -> int:
+    """Run the launcher with `torchsan run` before the user's script, and report over all ranks."""
+    from torchsan.report.ranks import RANKS_EXPORTERS, open_ranks, print_ranks
+
+    for name in sorted({e.name for e in EXPORTERS} - {e.name for e in RANKS_EXPORTERS}):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name} takes the recording of one rank: `torchsan report --{name} FILE DIR/rank-0`", slug="usage"
+            )
+    arguments = list(command[2:] if command[0] == "-m" else command[1:])
+    before, script = _split_launcher(arguments)
+    url = options.out if is_url(options.out) else None
+    place = url or str(create_place(options.out))
+    ours = ["--out", place, "--quiet"]
+    for name, value in flags.items():
+        if name not in _NOT_FOR_RANKS:
+            flag = f"--{name.replace('_', '-')}"
+            ours += [flag] if value is True else [flag, str(value)]
+    launched = [sys.executable, "-m", _LAUNCHER, *before, "-m", "torchsan", "run", *ours, *script]
+    os.environ[LAUNCHED] = place
+    with supervised(launched, None) as program, ExitStack() as stack:
+        try:
+            ranks = open_ranks(stack.enter_context(local_copy(place)), url)
+        except RecordingError as e:
+            sys.stderr.write(f"torchsan: incomplete: {e}\n")
+            return program.status or 4
+        print_ranks(ranks, sys.stderr, quiet=options.quiet)
+        sys.stderr.write(f"again: torchsan report {place}\n")
+        if options.repro:
+            sys.stderr.write(f"no reproducer was made; of a rank's finding: torchsan repro {place}/rank-N\n")
+        Exports(RANKS_EXPORTERS, options).write(ranks)
+        outcome = ranks.verdict
+        return outcome.exit if outcome.exit == 1 else (program.status or outcome.exit)
+
+
+def _split_launcher(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the launcher's own arguments, and the script or module with its own, as `torchsan run` takes them."""
+    from torch.distributed.run import get_args_parser
+
+    known = get_args_parser().parse_args(arguments)
+    if known.no_python:
+        raise UsageError(
+            "--no-python starts a program that is not Python; let it start `python -m torchsan run SCRIPT` itself",
+            slug="usage",
+        )
+    if getattr(known, "run_path", False):
+        raise UsageError("--run-path is not supported under torchsan; leave it out", slug="usage")
+    rest = [known.training_script, *known.training_script_args]
+    before = arguments[: len(arguments) - len(rest)]
+    if known.module:
+        return [a for a in before if a not in ("-m", "--module")], ["-m", *rest]
+    return before, rest

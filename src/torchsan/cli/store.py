@@ -23,36 +23,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Register the command."""
     parser = subparsers.add_parser("store", help="look after a tensor store", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, action, text in (
-        ("ls", _ls, "list the tensors"),
-        ("show", _show, "show what is stored about one tensor, and its values"),
-        ("get", _get, "write tensors to a file"),
-        ("fsck", _fsck, "check every record and every byte; exit status 1 if something is damaged"),
-        ("gc", _gc, "remove what no tensor refers to"),
-    ):
-        sub = _add_action(actions, name, action, text)
-        if name == "ls":
-            sub.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that begin with this")
-        elif name == "show":
-            sub.add_argument("name", metavar="NAME")
-        elif name == "get":
-            sub.add_argument("names", metavar="NAME", nargs="+", help="several go into one .safetensors or .pt")
-            sub.add_argument("--to", metavar="FILE", required=True, type=Path, help="a .safetensors, .npy or .pt file")
-        elif name == "gc":
-            sub.add_argument("--drop-damaged", action="store_true", help="give up records and names that are damaged")
-    text = "send a recording or a store that is still here to where it was meant to go, or to --to"
-    sync = _add_action(actions, "sync", None, text)
-    sync.add_argument("--to", metavar="URL", help="where to; a recording whose sending was cut short knows it")
+
+    def add(name: str, action: object, text: str) -> Callable[..., argparse.Action]:
+        sub = actions.add_parser(name, help=text, description=text)
+        sub.add_argument("path", metavar="PATH", help="folder or fsspec URL of the store")
+        sub.set_defaults(action=action)
+        return sub.add_argument
+
+    flag = add("ls", _ls, "list the tensors")
+    flag("prefix", metavar="PREFIX", nargs="?", default="", help="only names that begin with this")
+    flag = add("show", _show, "show what is stored about one tensor, and its values")
+    flag("name", metavar="NAME")
+    flag = add("get", _get, "write tensors to a file")
+    flag("names", metavar="NAME", nargs="+", help="several go into one .safetensors or .pt")
+    flag("--to", metavar="FILE", required=True, type=Path, help="a .safetensors, .npy or .pt file")
+    add("fsck", _fsck, "check every record and every byte; exit status 1 if something is damaged")
+    flag = add("gc", _gc, "remove what no tensor refers to")
+    flag("--drop-damaged", action="store_true", help="give up records and names that are damaged")
+    flag = add("sync", None, "send a recording or a store that is still here to where it was meant to go, or to --to")
+    flag("--to", metavar="URL", help="where to; a recording whose sending was cut short knows it")
     parser.set_defaults(run=run)
-
-
-def _add_action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, action: object, text: str
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=text)
-    parser.add_argument("path", metavar="PATH", help="folder or fsspec URL of the store")
-    parser.set_defaults(action=action)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ class Progress:
         """Print a line if there is something new to say."""
         if time.monotonic() < self._next:
             return
-        with suppress(sqlite3.Error, OSError):  # The log may not exist yet; and this is only a courtesy.
+        with suppress(sqlite3.Error, OSError):  # The log may not exist yet, and nothing depends on this line.
             if self._connection is None:
                 self._connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=0)
             graphs, kernels = self._connection.execute(_COUNT).fetchone()

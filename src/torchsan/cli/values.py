@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
 from torchsan.errors import UsageError
-from torchsan.options import When
+from torchsan.options import Options, When
 from torchsan.recording import Reader
-from torchsan.records import Direction, Watched
-from torchsan.records.tensor import value_key
-from torchsan.report.values import Selection, print_values, select, watched_values
+from torchsan.records import Direction, Watched, decode
+from torchsan.records.tensor import describe_value, value_key
+from torchsan.report.findings import clean
 
 if TYPE_CHECKING:
     import torch
@@ -41,35 +42,89 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the selected values, or save them; return 0. Raise UsageError where there are none."""
     with opened(args.recording) as recording:
-        return _run(recording, args)
+        values = watched_values(recording)
+        selected = list(filter(_selector(args), values))
+        if not selected:
+            kernels = list(dict.fromkeys(w.kernel for w in values))
+            more = f" and {len(kernels) - 8} more" if len(kernels) > 8 else ""
+            raise UsageError(
+                f"none of the {len(values)} watched values is selected; kernels: {', '.join(kernels[:8])}{more}",
+                slug="nothing-selected",
+            )
+        if args.save is not None:
+            _save(recording, selected, args.save)
+        else:
+            _print(selected, sys.stdout)
+        return 0
 
 
-def _run(recording: Reader, args: argparse.Namespace) -> int:
-    graph, direction = _graph(args.graph)
-    selection = Selection(
-        kernels=tuple(glob for glob in args.kernels.split(",") if glob),
-        graph=graph,
-        direction=direction,
-        call=args.call,
-        name=args.name,
-        when=When(args.when),
-        non_finite=args.non_finite,
-    )
-    values = select(watched_values(recording), selection)
-    if args.save is not None:
-        _save(recording, values, args.save)
-    else:
-        print_values(values, sys.stdout)
-    return 0
+def watched_values(recording: Reader) -> list[Watched]:
+    """Return what was watched, in the order it happened. Raise UsageError if nothing was."""
+    values = [decode(Watched, body.get("watched")) for body in recording.events("watched")]
+    if not values:
+        raise UsageError(
+            f"nothing was watched in {recording.path}; record it with --watch print or --watch save",
+            slug="nothing-watched",
+        )
+    return values
 
 
-def _graph(text: str | None) -> tuple[int | None, str | None]:
-    if text is None:
-        return None, None
-    match = re.fullmatch(rf"(\d+)(?:[: ]({'|'.join(Direction)}))?", text)
-    if match is None:
-        raise UsageError(f"--graph {text!r}: expected a number, or one with a direction as 0:backward", slug="usage")
-    return int(match[1]), match[2]
+def _selector(args: argparse.Namespace) -> Callable[[Watched], bool]:
+    """Return whether to show a value, by all the flags that were given."""
+    options = Options(kernels=tuple(glob for glob in args.kernels.split(",") if glob))
+    graph = re.fullmatch(rf"(\d+)(?:[: ]({'|'.join(Direction)}))?", args.graph or "")
+    if args.graph is not None and graph is None:
+        expected = "expected a number, or one with a direction as 0:backward"
+        raise UsageError(f"--graph {args.graph!r}: {expected}", slug="usage")
+
+    def selects(w: Watched) -> bool:
+        return (
+            options.selects(w.kernel)
+            and (graph is None or (int(graph[1]) == w.graph and graph[2] in (None, w.direction)))
+            and args.call in (None, w.call)
+            and (args.name is None or any(fnmatch.fnmatchcase(n, args.name) for n in (w.name, w.node) if n))
+            and args.when in (When.BOTH, w.phase)
+            and (not args.non_finite or _non_finite(w))
+        )
+
+    return selects
+
+
+def _non_finite(watched: Watched) -> bool:
+    s = watched.summary
+    return s is not None and bool(s.nan or s.posinf or s.neginf)
+
+
+def _print(values: Iterable[Watched], stream: TextIO) -> None:
+    """Print a table: in the width of the terminal, or, where there is none, one line a value."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("graph", "call", "launch", "when", "kernel", "name", "node"):
+        table.add_column(heading, no_wrap=not stream.isatty(), overflow="fold")
+    table.add_column("value", no_wrap=not stream.isatty(), overflow="fold", ratio=1)
+    longest = 0
+    for w in values:
+        style = "red" if _non_finite(w) else ("dim" if w.launch is None else "")
+        cells = [clean(text) for text in _row(w)]
+        longest = max(longest, sum(map(len, cells)) + 2 * len(cells))
+        table.add_row(*(Text(text) for text in cells), style=style)
+    width = None if stream.isatty() else longest + 1000
+    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    if stream.isatty():
+        console.print(table)
+        return
+    for line in console.render_lines(table, pad=False):
+        # Without what rich pads at its end.
+        stream.write("".join(segment.text for segment in line).rstrip() + "\n")
+
+
+def _row(w: Watched) -> tuple[str, ...]:
+    graph = "probe" if w.graph is None else f"{w.graph} {w.direction}"
+    launch = "" if w.launch is None else f"#{w.launch}"
+    return graph, str(w.call), launch, w.phase, w.kernel, w.name, w.node or "", describe_value(w)
 
 
 def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torchsan.graphs.printed import FxGraph, FxNode, read_graph
 from torchsan.recording import Reader
 from torchsan.records import Direction, GraphId, GraphRecord
+
+T = TypeVar("T")
+
+_RELATED = 0.4
+"""How much of two graphs, between 0 and 1, has to be alike for one to stand for the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +59,9 @@ class _Matching:
                 self._pair(name, name)
 
     def inputs(self, forward: NodePairs | None) -> None:
-        """Inputs by their place; where one graph has more of them, by what is known of their values, in order.
+        """Pair inputs by their position; where one graph has more of them, by dtype and shape, in order.
 
-        What the forward computed is paired as it was there, or not at all.
+        Of a backward, what the forward computed is paired as it was there, or not at all.
         """
         saved = forward.nodes if forward is not None else frozenset()
         for x in self._a.inputs:
@@ -63,15 +70,17 @@ class _Matching:
                 self._pair(x, y)
         mine = tuple(n for n in self._a.inputs if n not in self.pairs and n not in saved)
         other = tuple(n for n in self._b.inputs if n not in self._taken and n not in saved)
+        pairs: Iterable[tuple[str, str]] = zip(mine, other, strict=False)
         if len(mine) != len(other):
-            mine, other = _in_order(
-                mine, other, [self._a.by_name[n].kind for n in mine], [self._b.by_name[n].kind for n in other]
-            )
-        for x, y in zip(mine, other, strict=True):
+            kinds = [
+                [(graph.by_name[n].kind, n) for n in names] for graph, names in ((self._a, mine), (self._b, other))
+            ]
+            pairs = _in_order(*kinds)
+        for x, y in pairs:
             self._pair(x, y)
 
     def from_the_inputs(self) -> frozenset[str]:
-        """Nodes that compute the same of the same."""
+        """Pair nodes that apply the same operator to the same arguments; return them and the paired inputs."""
         waiting: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         for node in self._b.nodes:
             if node.name not in self._taken:
@@ -87,7 +96,7 @@ class _Matching:
         return frozenset(same)
 
     def from_the_outputs(self) -> None:
-        """What is returned in the same place is meant to be the same, and so is what it is computed from."""
+        """Pair what is returned in the same place, and then what that is computed from."""
         whole = len(self._a.outputs) == len(self._b.outputs)
         for x, y in zip(self._a.outputs, self._b.outputs, strict=False):
             if x is None or y is None or x not in self._a.by_name or y not in self._b.by_name:
@@ -107,17 +116,15 @@ class _Matching:
                 stack += zip(one.parents, two.parents, strict=True)
 
     def by_lines(self) -> None:
-        """What is left: lines of the user's program that became the same operators; then runs of the same operators."""
+        """Pair the rest: lines of the user's program that became the same operators, then any equal runs of them."""
         for with_code in (True, False):
             mine, other = (
                 _blocks([n for n in graph.nodes if n.name not in done and n.expression is not None], with_code)
                 for graph, done in ((self._a, self.pairs), (self._b, self._taken))
             )
-            matcher = difflib.SequenceMatcher(None, [k for k, _ in mine], [k for k, _ in other], autojunk=False)
-            for i, j, size in matcher.get_matching_blocks():
-                for n in range(size):
-                    for x, y in zip(mine[i + n][1], other[j + n][1], strict=True):
-                        self._upwards(x.name, y.name)
+            for block, like in _in_order(mine, other):
+                for x, y in zip(block, like, strict=True):
+                    self._upwards(x.name, y.name)
 
     def _pair(self, x: str, y: str) -> bool:
         if x in self.pairs or y in self._taken:
@@ -127,34 +134,17 @@ class _Matching:
         return True
 
 
-def _blocks(nodes: Sequence[FxNode], with_code: bool) -> list[tuple[tuple[object, ...], list[FxNode]]]:
-    """Runs of nodes of one line of the program, each with what it is recognised by."""
-    runs: list[list[FxNode]] = []
-    for node in nodes:
-        if runs and runs[-1][-1].source == node.source:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    return [((_code(run[0]) if with_code else "", *((n.op, n.kind) for n in run)), run) for run in runs]
+def _blocks(nodes: Sequence[FxNode], with_code: bool) -> list[tuple[Hashable, list[FxNode]]]:
+    """Return runs of nodes that come from one line of the program, each with the key that it is matched by."""
+    runs = [list(run) for _, run in itertools.groupby(nodes, key=lambda n: n.source)]
+    return [((run[0].code if with_code else "", *((n.op, n.kind) for n in run)), run) for run in runs]
 
 
-def _code(node: FxNode) -> str:
-    return node.source.code if node.source is not None else ""
-
-
-def _in_order(
-    mine: Sequence[str], other: Sequence[str], left: Sequence[str], right: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    matches = difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
-    return _taken(mine, ((m.a, m.size) for m in matches)), _taken(other, ((m.b, m.size) for m in matches))
-
-
-def _taken(names: Sequence[str], spans: Iterable[tuple[int, int]]) -> tuple[str, ...]:
-    return tuple(name for start, size in spans for name in names[start : start + size])
-
-
-_RELATED = 0.4
-"""How much of two graphs, between 0 and 1, has to be alike for one to stand for the other."""
+def _in_order(mine: Sequence[tuple[Hashable, T]], other: Sequence[tuple[Hashable, T]]) -> Iterator[tuple[T, T]]:
+    """Yield pairs of items with the same key, in the order of both sides. Each item comes with its key before it."""
+    matcher = difflib.SequenceMatcher(None, [key for key, _ in mine], [key for key, _ in other], autojunk=False)
+    for i, j, size in matcher.get_matching_blocks():
+        yield from ((mine[i + n][1], other[j + n][1]) for n in range(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +156,7 @@ class Graph:
 
     @property
     def backward(self) -> bool:
-        """Whether it is one. Forward and inference are alike: whether gradients are wanted does not change a value."""
+        """Whether it is a backward. Forward and inference graphs are compared: they compute the same values."""
         return self.record.direction is Direction.BACKWARD
 
 
@@ -180,7 +170,7 @@ class GraphPair:
 
     @property
     def label(self) -> str:
-        """The pair as people write it: one name where both have the same."""
+        """The label of both graphs, once where it is the same."""
         mine, other = self.a.record.label, self.b.record.label
         return mine if mine == other else f"{mine} / {other}"
 
@@ -194,7 +184,7 @@ class GraphPair:
         return name if name not in self.a.fx.by_name and name not in self.b.fx.by_name else None
 
     def rewritten(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those nodes of the first graph that the second does not compute in the same way from the same."""
+        """Return those nodes of the first graph that the second computes by another operator or from other nodes."""
         return tuple(name for name in names if not self._same(name))
 
     def _same(self, name: str) -> bool:
@@ -247,7 +237,7 @@ def _directions(mine: Sequence[Graph], other: Sequence[Graph]) -> list[GraphPair
 
 
 def _alignment(mine: Sequence[list[Graph]], other: Sequence[list[Graph]]) -> list[tuple[list[Graph], list[Graph]]]:
-    """The pairs, in order on both sides, that are alike most in sum."""
+    """Return the pairs, in the order of both sides, whose likeness is largest in sum."""
     left, right = [_Features(group) for group in mine], [_Features(group) for group in other]
     scores = [[x.likeness(y) for y in right] for x in left]
     best = [[0.0] * (len(other) + 1) for _ in range(len(mine) + 1)]
@@ -278,7 +268,7 @@ class _Features:
         self._complete = fx.complete
         self._names = Counter(n.name for n in computed)
         self._ops = Counter(n.op for n in computed)
-        self._code = Counter(n.source.code if n.source is not None else "" for n in computed)
+        self._code = Counter(n.code for n in computed)
 
     def likeness(self, other: _Features) -> float:
         """1 for graphs of the same operators and lines of source, 0 for graphs that have nothing in common."""

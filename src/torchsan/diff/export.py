@@ -12,8 +12,9 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.diff.result import Diff
-from torchsan.diff.text import apart, firsts, rows, verdict_text, where
+from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
 from torchsan.records import encode
+from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import clean
 
 DIFF_SCHEMA = 1
@@ -57,11 +58,7 @@ def as_html(diff: Diff) -> str:
     ]
     cells: list[tuple[str, ...]]
     if diff.values:
-        headings = ("graph", "call", "value", "judged", "differ", "largest", "relative", "by", "source")
-        cells = [
-            (r.graph, r.calls, r.name, r.judged, r.differ, r.largest, r.relative, r.by, r.place) for r in rows(diff)
-        ]
-        parts += ["<h2>Values that differ</h2>", _table(headings, cells)]
+        parts += ["<h2>Values that differ</h2>", _table(Row._fields, rows(diff))]
     if diff.operators:
         cells = [(o.graph, "\n".join(o.a), "\n".join(o.b)) for o in diff.operators]
         parts += ["<h2>Operators that differ</h2>", _table(("graph", "A", "B"), cells)]
@@ -118,3 +115,26 @@ def _text(text: str) -> str:
 
 def _lines(text: str) -> str:
     return "<br>".join(_text(line) for line in text.split("\n"))
+
+
+class DiffJsonExporter(Exporter[Diff]):
+    """Writes a comparison for programs."""
+
+    name = "json"
+    help = "write the comparison for programs to FILE, or to - for stdout"
+
+    def render(self, subject: Diff) -> str:
+        return json_text(as_json(subject))
+
+
+class DiffHtmlExporter(Exporter[Diff]):
+    """Writes a comparison as a web page."""
+
+    name = "html"
+    help = "write the comparison as a web page to FILE"
+
+    def render(self, subject: Diff) -> str:
+        return as_html(subject)
+
+
+DIFF_EXPORTERS: tuple[Exporter[Diff], ...] = (DiffJsonExporter(), DiffHtmlExporter())

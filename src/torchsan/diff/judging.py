@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchsan.diff import replaying as proportion
-from torchsan.diff.programs import node_text
 from torchsan.diff.result import How, Judged, Role
 from torchsan.diff.values import Call, Contents, Value
 from torchsan.graphs.printed import FxGraph
@@ -20,11 +20,24 @@ if TYPE_CHECKING:
     from torchsan.diff.align import GraphPair
     from torchsan.diff.replaying import Explained, RunnableGraph
 
-_OPERATORS = 4
+_GROWTH = 32.0
+"""How much larger than the differences it is computed from a difference may be, relative to the values."""
+_SINGLE, _HALF = 64.0, 8.0
+"""How many units in the last place rounding alone may give, in the root mean square: in single precision and wider,
+and in half precision and narrower, where programs take care to round seldom."""
+_MOST = 0.1
+"""Values that differ by more than that have little in common, whatever came before."""
+_FEW = 0.02
+"""The share of integers or truth values that ties and thresholds explain, where what came before is rounded."""
+_EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_EPS |= {"complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10}
+_EPS |= {"float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2}
+_NOISE = 0.01
+"""From here on a difference that is rounding is one of values that are nothing but rounding: zero gradients, say."""
 
 
 def metadata_text(a: Watched, b: Watched) -> str | None:
-    """Why two values cannot be compared element by element, or None if they can; numbers differ or do not."""
+    """Return why two values cannot be compared element by element, or None if they can. Unequal numbers cannot."""
     if a.summary is None or b.summary is None:
         if a.summary is None and b.summary is None:
             return None if a.value == b.value else f"{a.value} against {b.value}"
@@ -39,50 +52,6 @@ def metadata_text(a: Watched, b: Watched) -> str | None:
 
 def _shown(value: object) -> str:
     return "×".join(map(str, value)) or "scalar" if isinstance(value, tuple) else str(value)
-
-
-def differing_text(
-    graphs: GraphPair, x: torch.Tensor, y: torch.Tensor, explained: Explained, rewritten: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Which of the two is not what the operators of the first graph give, at which element, and by how much."""
-    from torchsan.reference.judge import Outcome
-
-    lines = []
-    if rewritten:
-        lines.append("the two graphs compute it by other operators")
-        lines += [line for name in rewritten[:_OPERATORS] for line in _both(graphs, name)]
-    off = [name for name, outcome in zip("AB", explained.outcomes, strict=True) if outcome is not Outcome.RIGHT]
-    verb = "is" if len(off) == 1 else "are"
-    lines.append(f"{' and '.join(off)} {verb} not what A's operators give, rounding included")
-    for name, judgement in (("A", explained.a), ("B", explained.b)):
-        if judgement.bad is None or judgement.centre is None or judgement.width is None:
-            continue
-        bad = judgement.bad.nonzero()
-        at = tuple(int(i) for i in bad[0])
-        lines.append(
-            f"{len(bad)} of {x.numel()} elements of {name}; at {list(at)}: A {_number(x[at])}, B {_number(y[at])}; "
-            f"from {name}'s inputs float64 gives {_number(judgement.centre[at])}, and rounding explains "
-            f"±{float(judgement.width[at]):.3g}"
-        )
-    return tuple(lines)
-
-
-def _both(graphs: GraphPair, name: str) -> list[str]:
-    """A node as either graph has it."""
-    mine, other = graphs.a.fx.by_name[name], graphs.nodes.pairs.get(name)
-    lines = [f"    A: {node_text(mine)}"]
-    if other is not None and graphs.b.fx.by_name[other].written != mine.written:
-        lines.append(f"    B: {node_text(graphs.b.fx.by_name[other])}")
-    return lines
-
-
-def _number(t: torch.Tensor) -> str:
-    value = t.item()
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-_NOISE = 0.01
-"""From here on a difference that is rounding is one of values that are nothing but rounding: zero gradients, say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +70,7 @@ class Result:
 
     @property
     def parted(self) -> bool:
-        """Whether what is computed from it may be expected to differ."""
+        """Whether the values differ by more than rounding, so that what is computed from them may, too."""
         return self.judged in (Judged.DIFFERENT, Judged.FOLLOWS)
 
 
@@ -133,7 +102,7 @@ class Judging:
             yield a, b, result
 
     def _note(self, result: Result) -> None:
-        """Remember what may explain a difference that no graph explains."""
+        """Remember how large differences are so far, for values whose graph is not known."""
         self._parted |= result.parted
         if result.judged is Judged.ROUNDING and result.spread is not None:
             noisy = result.spread >= _NOISE
@@ -158,14 +127,14 @@ class Judging:
             return _again(known)
         x, y = self._a.tensor(a.watched), self._b.tensor(b.watched)
         if x is None or y is None:
-            return self._by_summaries(a, mine, other, before)
+            return self._by_summaries(mine, other, before)
         return self._by_elements(call, a, x, y, before)
 
-    def _by_summaries(self, a: Value, mine: TensorSummary, other: TensorSummary, before: _Before) -> Result:
+    def _by_summaries(self, mine: TensorSummary, other: TensorSummary, before: _Before) -> Result:
         reason = mine.reason or other.reason
         if reason is not None:
             return Result(judged=None, how=How.SUMMARIES, text=(reason,))
-        apart = proportion.summary_spread(mine, other)
+        apart = _summary_spread(mine, other)
         return self._in_proportion(mine.meta.dtype, apart, before, how=How.SUMMARIES)
 
     def _by_elements(self, call: Call, a: Value, x: torch.Tensor, y: torch.Tensor, before: _Before) -> Result:
@@ -177,27 +146,26 @@ class Judging:
             return Result(judged=None, how=How.ELEMENTS, text=(comparison.reason,))
         if comparison:
             return Result(judged=Judged.SAME, how=How.ELEMENTS, spread=0.0)
-        apart = proportion.spread(x, y)
+        apart = _spread(x, y)
         if agrees(y, x):
             return Result(judged=Judged.ROUNDING, how=How.ELEMENTS, comparison=comparison, spread=apart)
         explained = self._explained(call, a, x, y)
-        if explained is not None:
-            return _from_replay(call, a, x, y, comparison, apart, explained, before)
-        dtype = str(x.dtype).removeprefix("torch.")
-        return self._in_proportion(dtype, apart, before, how=How.PROPORTION, comparison=comparison)
+        if explained is not None and call.graphs is not None:
+            result = _from_replay(call.graphs, x, y, explained, before)
+        else:
+            result = self._in_proportion(str(x.dtype).removeprefix("torch."), apart, before, how=How.PROPORTION)
+        return replace(result, comparison=comparison, spread=apart)
 
-    def _in_proportion(
-        self, dtype: str, apart: float, before: _Before, *, how: How, comparison: Comparison | None = None
-    ) -> Result:
+    def _in_proportion(self, dtype: str, apart: float, before: _Before, *, how: How) -> Result:
         text: tuple[str, ...] = ()
-        limit = proportion.allowed(dtype, before.spread)
+        limit = _allowed(dtype, before.spread)
         if apart == 0:
             judged = Judged.SAME
         elif before.parted:
             judged = Judged.FOLLOWS
         elif apart <= limit:
             judged = Judged.ROUNDING
-        elif limit == 0 and before.spread > 0 and how is How.PROPORTION and proportion.differs_by_few(apart):
+        elif limit == 0 and before.spread > 0 and how is How.PROPORTION and apart <= _FEW:
             judged = Judged.UNDECIDED
             text = ("a few whole numbers or truth values: ties and thresholds of values that differ by rounding",)
         elif before.outside and self._noise:
@@ -207,22 +175,22 @@ class Judging:
             judged = Judged.DIFFERENT
             beside = f"in what came before it {before.spread:.2g}" if before.spread else "before it nothing differs"
             text = (f"the difference is {apart:.2g} of the values; {beside}",)
-        return Result(judged=judged, how=how, comparison=comparison, spread=apart, text=text)
+        return Result(judged=judged, how=how, spread=apart, text=text)
 
     def _before(self, call: Call, a: Value, here: Mapping[str, Result]) -> _Before:
         """What the value is computed from: its nearest ancestors that were compared; without a graph, all so far."""
-        fx = call.graphs.a.fx if call.graphs is not None else None
-        if a.role is Role.INPUT or fx is None or not fx.complete or a.node not in fx.by_name or a.node in fx.inner:
+        fx = _computed_by(call, a)
+        if fx is None:
             return _Before(parted=self._parted, spread=self._largest, outside=a.role is Role.INPUT)
-        found = [here[n] for n in _ancestors(fx, a.node, here)]
+        found = [here[n] for n in _ancestors(fx, a.node or "", here)]
         return _Before(
             parted=any(r.parted for r in found), spread=max((r.spread or 0.0 for r in found), default=self._largest)
         )
 
     def _explained(self, call: Call, a: Value, x: torch.Tensor, y: torch.Tensor) -> Explained | None:
-        """What replaying says, or None where it cannot say anything."""
-        fx = call.graphs.a.fx if call.graphs is not None else None
-        if fx is None or not fx.complete or a.node is None or a.role is Role.INPUT or a.node in fx.inner:
+        """Return what a replay of the operators says of both values; None if it cannot be run."""
+        fx = _computed_by(call, a)
+        if fx is None or a.node is None:
             return None
         if self._left <= 0:
             self.out_of_time += 1
@@ -234,25 +202,31 @@ class Judging:
         try:
             if id(fx) not in self._runnable:
                 self._runnable[id(fx)] = RunnableGraph(fx)
-            return self._runnable[id(fx)].explain(a.node, x, y, self._known(call, fx, a.node))
+            return self._runnable[id(fx)].explain(a.node, x, y, partial(self._known, call, fx, a.node))
         except Unavailable:
             return None
         finally:
             self._left -= time.monotonic() - started
 
-    def _known(self, call: Call, fx: FxGraph, but: str) -> dict[str, Callable[[], tuple[Any, Any] | None]]:
-        def values(a: Value, b: Value) -> tuple[Any, Any] | None:
-            if a.watched.summary is None or b.watched.summary is None:
-                numbers = (a.watched.value, b.watched.value)
-                return None if None in numbers else numbers
-            x, y = self._a.tensor(a.watched), self._b.tensor(b.watched)
-            return None if x is None or y is None else (x, y)
+    def _known(self, call: Call, fx: FxGraph, but: str, name: str) -> tuple[Any, Any] | None:
+        """The values that a node had in either run, if both were saved."""
+        if name == but or name in fx.inner or name not in call.known:
+            return None
+        a, b = call.known[name]
+        if not fits(fx.by_name[name].kind, a):
+            return None
+        values: tuple[Any, Any] = (a.watched.value, b.watched.value)
+        if a.watched.summary is not None and b.watched.summary is not None:
+            values = (self._a.tensor(a.watched), self._b.tensor(b.watched))
+        return None if any(v is None for v in values) else values
 
-        return {
-            name: lambda a=a, b=b: values(a, b)  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
-            for name, (a, b) in call.known.items()
-            if name != but and name in fx.by_name and name not in fx.inner and fits(fx.by_name[name].kind, a)
-        }
+
+def _computed_by(call: Call, value: Value) -> FxGraph | None:
+    """The graph that computes the value, if its text tells how."""
+    fx = call.graphs.a.fx if call.graphs is not None else None
+    if fx is None or not fx.complete or value.role is Role.INPUT or value.node in fx.inner:
+        return None
+    return fx if value.node in fx.by_name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +250,9 @@ def fits(kind: str, value: Value) -> bool:
 
 
 def _again(known: Result) -> Result:
-    """The same two contents as before, in another place: what they were there they are here."""
+    """Return the result of the same two tensors in an earlier place; a difference is reported only there."""
     judged = Judged.FOLLOWS if known.judged is Judged.DIFFERENT else known.judged
-    return Result(judged=judged, how=known.how, comparison=known.comparison, spread=known.spread)
+    return replace(known, judged=judged, text=(), blamed=())
 
 
 def _ancestors(fx: FxGraph, node: str, here: Mapping[str, Result]) -> set[str]:
@@ -297,28 +271,67 @@ def _ancestors(fx: FxGraph, node: str, here: Mapping[str, Result]) -> set[str]:
     return found
 
 
-def _from_replay(
-    call: Call,
-    a: Value,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    comparison: Comparison,
-    apart: float,
-    explained: Explained,
-    before: _Before,
-) -> Result:
+def _from_replay(graphs: GraphPair, x: torch.Tensor, y: torch.Tensor, explained: Explained, before: _Before) -> Result:
+    from torchsan.diff.replaying import differing_text
     from torchsan.reference.judge import Outcome
 
-    graphs = call.graphs
-    assert graphs is not None
-    mine, other = explained.outcomes
+    outcomes = set(explained.outcomes)
+    if outcomes == {Outcome.RIGHT}:
+        return Result(judged=Judged.FOLLOWS if before.parted else Judged.ROUNDING, how=How.REPLAY)
     rewritten = graphs.rewritten(explained.inside)
-    if mine is other is Outcome.RIGHT:
-        judged = Judged.FOLLOWS if before.parted else Judged.ROUNDING
-        return Result(judged=judged, how=How.REPLAY, comparison=comparison, spread=apart)
-    if Outcome.RIGHT in (mine, other) and Outcome.UNDECIDED in (mine, other) and not rewritten:
-        judged = Judged.UNDECIDED
-    else:
-        judged = Judged.DIFFERENT
-    text = differing_text(graphs, x, y, explained, rewritten)
-    return Result(judged=judged, how=How.REPLAY, comparison=comparison, spread=apart, text=text, blamed=rewritten)
+    undecided = outcomes == {Outcome.RIGHT, Outcome.UNDECIDED} and not rewritten
+    return Result(
+        judged=Judged.UNDECIDED if undecided else Judged.DIFFERENT,
+        how=How.REPLAY,
+        text=differing_text(graphs, x, y, explained, rewritten),
+        blamed=rewritten,
+    )
+
+
+def _allowed(dtype: str, before: float) -> float:
+    """How large a spread may be that came from values with a spread of `before`; 0 for what is not rounded at all."""
+    eps = _EPS.get(dtype)
+    if eps is None:
+        return 0.0
+    return min(_MOST, eps * (_SINGLE if eps < 1e-5 else _HALF) + _GROWTH * before)
+
+
+def _spread(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The root mean square of the difference relative to that of the values; infinite where one is no number.
+
+    Of integers and truth values: how many of them differ, between 0 and 1.
+    """
+    import torch
+
+    if a.numel() == 0:
+        return 0.0
+    if not (a.is_floating_point() or a.is_complex()):
+        return float((a != b).to(torch.float64).mean())
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    x, y = a.to(wide), b.to(wide)
+    finite = torch.isfinite(x) & torch.isfinite(y)
+    alike = finite | (x == y) | (torch.isnan(x) & torch.isnan(y))
+    if not bool(alike.all()):
+        return math.inf
+    x, y = x[finite], y[finite]
+    size = float(torch.maximum(x.abs(), y.abs()).square().mean().sqrt()) if x.numel() else 0.0
+    return float((x - y).abs().square().mean().sqrt()) / size if size else 0.0
+
+
+def _summary_spread(a: TensorSummary, b: TensorSummary) -> float:
+    """The largest difference of the statistics, relative to the root mean square of the values."""
+    if (a.nan, a.posinf, a.neginf, a.count) != (b.nan, b.posinf, b.neginf, b.count):
+        return math.inf
+    statistics = [(a.minimum, b.minimum), (a.maximum, b.maximum), (a.mean, b.mean), (a.std, b.std)]
+    size = max(_size(a), _size(b))
+    apart = 0.0
+    for x, y in statistics:
+        if (x is None) != (y is None):
+            return math.inf
+        if x is not None and y is not None:
+            apart = max(apart, float(abs(x - y)))
+    return apart / size if size else (math.inf if apart else 0.0)
+
+
+def _size(s: TensorSummary) -> float:
+    return math.hypot(abs(s.mean or 0.0), s.std or 0.0)

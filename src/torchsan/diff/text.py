@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torchsan.diff.result import (
     Diff,
@@ -20,27 +19,25 @@ from torchsan.diff.result import (
 )
 from torchsan.records import Comparison
 from torchsan.records.tensor import in_bytes
-from torchsan.report.findings import Line, clean, source_lines
-from torchsan.report.tables import count
+from torchsan.report.findings import Line, clean, count, source_lines
 
 D = TypeVar("D")
 
 _NODES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """The differences of one value over all calls in which they were judged alike."""
+class Row(NamedTuple):
+    """The differences of one value over all calls in which they were judged alike; the fields are the headings."""
 
     graph: str
-    calls: str
-    name: str
+    call: str
+    value: str
     judged: Judged
     differ: str
     largest: str
     relative: str
     by: str
-    place: str
+    source: str
 
 
 def headline(diff: Diff) -> str:
@@ -159,14 +156,14 @@ def _row(group: list[ValueDiff]) -> Row:
     source = first.source[0] if first.source else None
     return Row(
         graph=first.a.graph or "probe",
-        calls=calls,
-        name=first.name,
+        call=calls,
+        value=first.name,
         judged=first.judged,
         differ=f"{comparison.mismatches} of {comparison.count}" if comparison is not None else "",
         largest=f"{comparison.max_abs:.3g}" if comparison is not None and comparison.max_abs is not None else "",
         relative=f"{worst.spread:.1e}" if worst.spread is not None else "",
         by=first.how.value,
-        place=f"{source.file.rpartition('/')[2]}:{source.line}" if source is not None else "",
+        source=f"{source.file.rpartition('/')[2]}:{source.line}" if source is not None else "",
     )
 
 
@@ -241,22 +238,14 @@ def _table(diff: Diff, everything: bool) -> Iterator[Line]:
         return
     shown = found if everything else sorted(found, key=lambda r: _WEIGHT[r.judged])[:_ROWS]
     kept = {id(r) for r in shown}
-    cells = [_HEADINGS, *(_cells(r) for r in found if id(r) in kept)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(_HEADINGS))]
+    cells = [Row._fields, *([clean(cell, 48) for cell in row] for row in found if id(row) in kept)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield Line("")
     for n, row in enumerate(cells):
         text = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         yield Line(f"  {text}", "bold" if n == 0 else "")
     if len(found) > len(shown):
         yield Line(f"  … and {len(found) - len(shown)} rows more (--all)", "dim")
-
-
-_HEADINGS = ("graph", "call", "value", "judged", "differ", "largest", "relative", "by", "source")
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    cells = (row.graph, row.calls, row.name, row.judged, row.differ, row.largest, row.relative, row.by, row.place)
-    return tuple(clean(cell, 48) for cell in cells)
 
 
 def _not_compared(diff: Diff, everything: bool) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class Contents:
         """Tensors that cannot be read, and why."""
 
     def address(self, watched: Watched) -> tuple[object, ...] | None:
-        """What the elements are known by: equal for equal tensors. None if the tensor was not saved."""
+        """Return a key that is equal for equal tensors; None if the tensor was not saved."""
         record = self._record(watched.stored) if watched.stored is not None else None
         if record is None:
             return None
@@ -96,6 +96,7 @@ def _few(summary: TensorSummary) -> torch.Tensor | None:
         return None
 
 
+Seen = tuple[int, Watched]
 Key = tuple[str, object, int]
 """What a value is recognised by inside one call: its role, its name and how often it was there before."""
 
@@ -109,6 +110,11 @@ class Value:
     role: Role
     node: str | None = None
     op: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The node that it is the value of, or the variable that it is in."""
+        return self.node or self.watched.name
 
     @property
     def place(self) -> Place:
@@ -139,29 +145,48 @@ class Call:
     """How many values of either side have no partner."""
 
 
-CallKey = tuple[int, str, int]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenValues:
+    """The watched values of one recording that can be compared, each with its place among all."""
+
+    calls: dict[tuple[int, str], dict[int, list[Seen]]]
+    """By graph and direction, and by call."""
+    probes: list[Seen]
+
+    def of(self, graph: Graph) -> dict[int, list[Seen]]:
+        """Those of one graph, by call."""
+        return self.calls.get((graph.record.id, str(graph.record.direction)), {})
 
 
-def watched_of(recording: Reader) -> list[Watched]:
-    """What was watched, in the order it happened; nothing if it was not."""
-    return [decode(Watched, body.get("watched")) for body in recording.events("watched")]
-
-
-def calls_of(values: Sequence[Watched]) -> tuple[dict[CallKey, list[tuple[int, Watched]]], list[tuple[int, Watched]]]:
-    """The values that can be compared, by graph, direction and call, with their place among all; and the probes."""
-    calls: dict[CallKey, list[tuple[int, Watched]]] = defaultdict(list)
-    probes: list[tuple[int, Watched]] = []
-    for order, w in enumerate(values):
+def seen_in(recording: Reader) -> SeenValues:
+    """Return what was watched; nothing if nothing was."""
+    seen = SeenValues(calls=defaultdict(lambda: defaultdict(list)), probes=[])
+    for order, body in enumerate(recording.events("watched")):
+        w = decode(Watched, body.get("watched"))
         if w.summary is None and w.value is None:
             continue
         if w.graph is None or w.direction is None:
-            probes.append((order, w))
+            seen.probes.append((order, w))
         else:
-            calls[w.graph, str(w.direction), w.call].append((order, w))
-    return dict(calls), probes
+            seen.calls[w.graph, str(w.direction)][w.call].append((order, w))
+    return seen
 
 
-def pair_probes(a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched]]) -> Call:
+def pair_values(pairs: Iterable[GraphPair], a: SeenValues, b: SeenValues) -> tuple[list[Call], list[str]]:
+    """Return the calls whose values stand for each other, in the order of the first run, and which graphs have more."""
+    calls, uneven = [], []
+    for pair in pairs:
+        mine, other = a.of(pair.a), b.of(pair.b)
+        calls += [_pair_call(pair, mine[n], other[n]) for n in sorted(mine.keys() & other.keys())]
+        if mine and other and len(mine) != len(other):
+            uneven.append(f"graph {pair.label} was called {len(mine)} times in A and {len(other)} times in B")
+    probes = _pair_probes(a.probes, b.probes)
+    if probes.pairs:
+        calls.append(probes)
+    return sorted(calls, key=lambda c: c.pairs[0][0].order if c.pairs else 0), uneven
+
+
+def _pair_probes(a: Iterable[Seen], b: Iterable[Seen]) -> Call:
     """Probes by their names, and how often they were passed."""
     mine, other = (
         {(w.name, w.call): Value(watched=w, order=order, role=Role.PROBE) for order, w in side} for side in (a, b)
@@ -170,7 +195,7 @@ def pair_probes(a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched
     return Call(graphs=None, pairs=pairs, known={}, alone=(len(mine) - len(pairs), len(other) - len(pairs)))
 
 
-def pair_calls(graphs: GraphPair, a: Sequence[tuple[int, Watched]], b: Sequence[tuple[int, Watched]]) -> Call:
+def _pair_call(graphs: GraphPair, a: Sequence[Seen], b: Sequence[Seen]) -> Call:
     """The values of one call of either graph in pairs."""
     alike = _kernels(graphs.a.record) == _kernels(graphs.b.record)
     mine = dict(_keyed(graphs.a, a, graphs.partner, alike))
@@ -186,9 +211,9 @@ def _kernels(graph: GraphRecord) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _keyed(
-    graph: Graph, values: Sequence[tuple[int, Watched]], partner: Callable[[str], str | None], alike: bool
+    graph: Graph, values: Sequence[Seen], partner: Callable[[str], str | None], alike: bool
 ) -> Iterator[tuple[Key, Value]]:
-    """The values worth comparing, each once, by what it is called in the second recording."""
+    """Yield the values to compare, each once, keyed by its name in the second recording."""
     seen: Counter[tuple[str, object]] = Counter()
     covered: set[str] = set()
     for order, w in values:
@@ -227,8 +252,8 @@ def _role(graph: Graph, w: Watched) -> tuple[Role | None, object, str | None]:
             return None, "", None  # What a kernel reads was written before, and compared there.
 
 
-def _when(graph: Graph, value: Value, values: Sequence[tuple[int, Watched]]) -> tuple[int, int, int]:
-    """In the order of launches; among the results of one launch, in the order of the graph."""
+def _when(graph: Graph, value: Value, values: Sequence[Seen]) -> tuple[int, int, int]:
+    """Return a sort key: the order of launches, and among the results of one launch that of the graph."""
     w = value.watched
     if value.role is Role.INPUT:
         return (-1, 0, value.order)

@@ -44,6 +44,12 @@ def loading_from(
     `missing="random"` makes a tensor that the store does not have, or every one when there is no store: random data
     in the size and stride that were asked for, the same for the same name. `convert_dtype` allows another dtype than
     the stored one. A thread of its own, such as one of autograd's for an accelerator, needs a context of its own.
+
+    >>> import torch, torchsan
+    >>> with torchsan.Store("memory://weights") as store, torchsan.loading_from(store):
+    ...     store.put("x", torch.arange(3))
+    ...     torch.ops.torchsan.load_tensor("x", [3], [1], dtype=torch.int64, device="cpu")
+    tensor([0, 1, 2])
     """
     if missing not in get_args(Missing):
         raise UsageError(f"missing={missing!r} is neither 'error' nor 'random'", slug="bad-option")

@@ -105,7 +105,16 @@ _thread = _PerThread()
 
 @contextmanager
 def memory_steps(policy: Policy = "assert") -> Iterator[MemorySteps]:
-    """Judge this thread's memory steps in the context by `policy`: raise FindingsError, only log, or do nothing."""
+    """Judge this thread's memory steps in the context by `policy`: raise FindingsError, only log, or do nothing.
+
+    >>> import torch, torchsan
+    >>> with torchsan.memory_steps("log") as steps:
+    ...     x = torch.ones(4)
+    ...     torchsan.memory_step({"x": x})
+    ...     torchsan.memory_step({}, freed=["x"], last=True)
+    >>> steps.problems
+    ['step 1: x was to be freed and is still alive']
+    """
     steps = MemorySteps(policy)
     _thread.steps.append(steps)
     try:
@@ -145,6 +154,12 @@ def memory_step(
     `dying` names are gone by the next step: what this one is the last to use. Names that share a storage (views,
     reuse) keep it together: it has to be gone when the last of them is. After the `last` step what is left may live
     on, as what a graph returns does. What is not as planned raises FindingsError, or what `memory_steps` says.
+
+    >>> import torch, torchsan
+    >>> x = torch.ones(4)
+    >>> torchsan.memory_step({"x": x})
+    >>> del x
+    >>> torchsan.memory_step({}, freed=["x"], last=True)
     """
     torch.ops.torchsan.memory_step(list(allocated.values()), list(allocated), list(freed), list(dying), last)
 
@@ -155,6 +170,11 @@ def insert_memory_steps(module: torch.fx.GraphModule, *example_inputs: torch.Ten
     A value is planned to die after its last use, as FX and its interpreter let it; inputs, attributes and outputs are
     others' to free. Which nodes make tensors is read from their metadata; `example_inputs` provide it where there is
     none. Raise UsageError without either.
+
+    >>> import torch, torchsan
+    >>> module = torch.fx.symbolic_trace(lambda x: x.sin().cos())
+    >>> torchsan.insert_memory_steps(module, torch.zeros(2))(torch.zeros(2))
+    tensor([1., 1.])
     """
     if example_inputs:
         from torch.fx.passes.shape_prop import ShapeProp

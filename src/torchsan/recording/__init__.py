@@ -6,18 +6,23 @@ had seen; reading it needs neither the program nor torch, and executes nothing f
 
 from __future__ import annotations
 
-from torchsan.recording.folder import SCHEMA, Manifest, create_folder
-from torchsan.recording.ranks import Rank, current_rank, rank_folders
+from torchsan.recording.folder import (
+    SCHEMA,
+    Manifest,
+    Rank,
+    create_folder,
+    current_rank,
+    is_url,
+    join_url,
+    rank_folders,
+)
 from torchsan.recording.reader import Failure, Reader, Timed
-from torchsan.recording.recorder import InMemoryRecorder, Program, Recorder
-from torchsan.recording.remote import is_url, join_url
+from torchsan.recording.recorder import Program, Recorder, Writer, finalize
 from torchsan.recording.shipping import Shipper, local_copy
-from torchsan.recording.writer import Writer, finalize
 
 __all__ = [
     "SCHEMA",
     "Failure",
-    "InMemoryRecorder",
     "Manifest",
     "Program",
     "Rank",

@@ -1,4 +1,4 @@
-"""The folder of a recording: what lies where, and the manifest that says which program ran, where and how."""
+"""The folder of a recording: what lies where, also for the ranks of a job, and the manifest that says what ran."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import stat
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.errors import RecordingError, UsageError
+from torchsan.files import open_plain
 from torchsan.options import Options
 from torchsan.records import decode, encode
 
@@ -26,9 +27,12 @@ MANIFEST = "manifest.json"
 EVENTS = "events.sqlite"
 ARTIFACTS = "artifacts"
 TENSORS = "tensors"
+ARTIFACT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+"""The name of an artifact that is one of ours."""
 
 _MAX_MANIFEST = 16 * 2**20
 _ENVIRONMENT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "CUDA_VISIBLE_DEVICES", "CXX", "TRITON_")
+_RANK = re.compile(r"rank-(\d{1,9})(?:-restart-(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +166,10 @@ def write_atomically(file: Path, text: str) -> None:
 def read_plain(file: Path, limit: int) -> str:
     """Return the text of a file inside a recording; raise OSError or ValueError for what is not a plain small file.
 
-    A link could lead out of the recording, and a pipe would block.
+    A link could lead out of the recording.
     """
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{file.name} is not a plain file")
-        if status.st_size > limit:
+    with os.fdopen(open_plain(file, follow=False), encoding="utf-8", errors="replace") as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
             raise ValueError(f"{file.name} is larger than {limit} bytes")
         return stream.read()
 
@@ -207,3 +207,73 @@ def loads_strictly(text: str) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def is_url(path: object) -> bool:
+    """Return whether `path` is an fsspec URL, and no local path."""
+    return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+
+
+def join_url(url: str, name: str) -> str:
+    """Return the URL of `name` below `url`."""
+    return f"{url.rstrip('/')}/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Rank:
+    """One process of a job of `world` processes; `restart` counts how often the launcher started them again."""
+
+    restart: int = 0
+    rank: int
+    world: int
+
+    def folder(self, out: str | None) -> str:
+        """Where this rank records: `out/rank-N`. Without `out`, below a folder that all ranks of a machine agree on."""
+        name = f"rank-{self.rank}" + (f"-restart-{self.restart}" if self.restart else "")
+        if out is not None and is_url(out):
+            return join_url(out, name)
+        return str(Path(out or _common_folder()) / name)
+
+
+def current_rank(environ: Mapping[str, str]) -> Rank | None:
+    """Return who this process is, from what torchrun and its like set (`RANK`, `WORLD_SIZE`); None if it is alone."""
+    try:
+        rank, world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        restart = int(environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+    except (KeyError, ValueError):
+        return None
+    return Rank(rank=rank, world=world, restart=max(restart, 0)) if 0 <= rank < world else None
+
+
+def is_rank_folder(name: str) -> bool:
+    """Return whether a folder of this name holds the recording of a rank."""
+    return _RANK.fullmatch(name) is not None
+
+
+def rank_folders(folder: Path) -> dict[tuple[int, int], Path]:
+    """Return the recordings of ranks below `folder`, by restart and rank; empty if it is no such folder."""
+    found = {}
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            match = _RANK.fullmatch(entry.name)
+            if match is not None and entry.is_dir() and not entry.is_symlink():
+                found[int(match[2] or 0), int(match[1])] = entry
+    return dict(sorted(found.items()))
+
+
+def _common_folder() -> Path:
+    """A folder named after the launcher, which is the parent of every rank: they need not talk to agree on it."""
+    launcher = os.getppid()
+    started = _started(launcher)
+    when = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)) if started is not None else "ranks"
+    return Path.cwd() / "torchsan-runs" / f"{when}-{launcher}"
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in seconds since 1970 and the same for whoever asks; None where it is not known."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        boot = int(re.findall(r"^btime (\d+)", Path("/proc/stat").read_text(), re.M)[0])
+        return boot + ticks // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None

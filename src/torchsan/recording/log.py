@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import mmap
 import os
 import shutil
 import sqlite3
 import stat
 import tempfile
-from contextlib import suppress
+import threading
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 from torchsan.errors import RecordingError
+from torchsan.files import identity
 from torchsan.recording.folder import EVENTS
+
+_log = logging.getLogger(__name__)
 
 MAX_BODY = 128 * 2**20
 """The largest event in bytes: a recording that claims more is not ours, or damaged."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, time REAL, thread INTEGER, kind TEXT, body TEXT);
+_EVENTS_TABLE = "CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL, thread INTEGER, kind TEXT, body TEXT)"
+_TABLES = f"""
+{_EVENTS_TABLE.replace("TABLE", "TABLE IF NOT EXISTS")};
 CREATE VIEW IF NOT EXISTS findings AS
   SELECT body->>'$.id' AS id, body->>'$.severity' AS severity, body->>'$.kind' AS kind, body->>'$."check"' AS "check",
          body->>'$.graph.id' AS graph, body->>'$.graph.direction' AS direction, body->>'$.kernel' AS kernel,
@@ -33,6 +42,10 @@ CREATE VIEW IF NOT EXISTS skipped AS
   FROM events WHERE kind = 'skipped' ORDER BY events.id;
 """
 
+_lost: set[tuple[int, int] | None] = set()
+"""Device and inode of logs whose descriptors this process lost. SQLite shares descriptors among the connections of a
+process to one file, so a new connection to such a log would use the lost ones."""
+
 
 def connect(folder: Path) -> sqlite3.Connection:
     """Open the log for writing, and make it if there is none.
@@ -40,6 +53,11 @@ def connect(folder: Path) -> sqlite3.Connection:
     In WAL mode a commit is a write to a file, which survives the process; `synchronous=NORMAL` gives up only the last
     events before a power cut, and makes an event cost microseconds. Every statement commits by itself.
     """
+    if not (folder / EVENTS).exists():
+        with suppress(OSError):  # SQLite says what is wrong with the place.
+            (folder / EVENTS).touch()
+    if identity(folder / EVENTS) in _lost - {None}:
+        raise sqlite3.OperationalError("the program closed the descriptors of its log")
     connection = sqlite3.connect(folder / EVENTS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -51,11 +69,74 @@ def connect(folder: Path) -> sqlite3.Connection:
     return connection
 
 
-def insert(connection: sqlite3.Connection, time: float, thread: int, kind: str, body: str) -> None:
-    """Append one event; it is on its way to the disk when this returns."""
+class EventLog:
+    """The log of a running program, open for appending. For one thread at a time.
+
+    Each write first makes sure that SQLite's descriptors still lead to the log, and not to a file of the program, as
+    `torchsan.files.identity` explains; if not, it goes on in a copy of the log. What is left is a window of
+    microseconds, for another thread of the program that closes and opens between the look and the write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the log in `folder`. Raise sqlite3.Error if that cannot be."""
+        self._folder = folder
+        self._open()
+
+    def _open(self) -> None:
+        before = set(_open_descriptors())
+        self.connection = connect(self._folder)
+        # The end of the interpreter would close it, lost descriptors or not, and closing writes. `close` undoes this.
+        _keep_forever(self.connection)
+        self._database = identity(self._folder / EVENTS)
+        files = {identity(part) for part in _parts(self._folder / EVENTS, "", "-wal", "-shm")} - {None}
+        self._descriptors = {n: i for n in set(_open_descriptors()) - before if (i := identity(n)) in files}
+
+    def append(self, kind: str, body: str) -> None:
+        """Append one event; it is on its way to the disk when this returns. Raise sqlite3.Error or OSError if not."""
+        if not self._intact():
+            self._go_on_in_a_copy()
+        insert(self.connection, threading.get_native_id(), kind, body)
+
+    def close(self) -> None:
+        """Let go of the log, in good order if that can be."""
+        if self._intact():
+            with suppress(sqlite3.Error):
+                self.connection.close()
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self.connection))
+
+    def _intact(self) -> bool:
+        return all(identity(number) == file for number, file in self._descriptors.items())
+
+    def _go_on_in_a_copy(self) -> None:
+        """Put a copy in the place of the log, which is a new file to SQLite, and leave the old connection as it is.
+
+        Whoever looks finds the log whole at any time: what is in the old write-ahead log is in the copy as well.
+        """
+        _log.debug("the program closed the descriptors of %s; going on with others", self._folder)
+        file = self._folder / EVENTS
+        _lost.add(self._database)
+        with file.open("rb") as old:
+            # Keeps the inode taken: SQLite would mistake another database that gets it for the lost one.
+            _keep_forever(mmap.mmap(old.fileno(), 1, access=mmap.ACCESS_READ))
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".log-") as temporary:
+            for part in _parts(file, "", "-wal"):
+                shutil.copyfile(part, Path(temporary, part.name))
+            with closing(connect(Path(temporary))) as copy:
+                make_single_file(copy)
+            if _parts(Path(temporary, EVENTS), "-wal"):
+                raise OSError("the copy of the log is not complete")
+            Path(temporary, EVENTS).replace(file)
+        for part in _parts(file, "-wal", "-shm"):
+            part.unlink()
+        self._open()
+
+
+def insert(connection: sqlite3.Connection, thread: int, kind: str, body: str) -> None:
+    """Append one event that happened now."""
     if len(body) > MAX_BODY:
         raise ValueError(f"an event of {len(body)} bytes is more than a recording takes")
-    connection.execute("INSERT INTO events (time, thread, kind, body) VALUES (?, ?, ?, ?)", (time, thread, kind, body))
+    row = (time.time(), thread, kind, body)
+    connection.execute("INSERT INTO events (time, thread, kind, body) VALUES (?, ?, ?, ?)", row)
 
 
 def make_single_file(connection: sqlite3.Connection) -> None:
@@ -65,69 +146,97 @@ def make_single_file(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
 
-class ReadOnlyLog:
-    """An event log opened to be read: nothing is written to the recording, and nothing in it is executed."""
-
-    def __init__(self, folder: Path) -> None:
-        """Open the log of a finished, a running or a killed run; raise RecordingError if it is none."""
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        file = folder / EVENTS
-        for part in _parts(file):
-            if not stat.S_ISREG(part.lstat().st_mode):
-                raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
-        if not file.exists():
-            raise RecordingError(f"no {EVENTS} in {folder}; the recording is damaged", slug="no-recording")
-        try:
-            self._connection = _open_read_only(file)
-        except sqlite3.Error:
-            self._connection = self._open_copy(file)
-
-    def _open_copy(self, file: Path) -> sqlite3.Connection:
-        """A killed run leaves a write-ahead log, and SQLite needs a writable folder to read one: so read a copy."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="torchsan-")
-        try:
-            for part in _parts(file):
-                shutil.copyfile(part, Path(self._temporary.name, part.name))
-            return _open_read_only(Path(self._temporary.name, file.name))
-        except (OSError, sqlite3.Error) as e:
-            self._temporary.cleanup()
-            raise RecordingError(
-                f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
-            ) from e
-
-    def events(self) -> list[tuple[object, object, object, object]]:
-        """Return (time, thread, kind, body) of every event in the order they happened, of whatever types they are."""
-        try:
-            return list(self._connection.execute("SELECT time, thread, kind, body FROM events ORDER BY id"))
-        except (sqlite3.Error, OverflowError) as e:
-            raise RecordingError(
-                f"cannot read the events: {e}; the recording is damaged", slug="malformed-record"
-            ) from e
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._connection.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+def _keep_forever(value: object) -> None:
+    """Keep `value` from being finalized, also when the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def _parts(file: Path) -> list[Path]:
-    wal = file.with_name(file.name + "-wal")
-    return [part for part in (file, wal) if os.path.lexists(part)]
+def _open_descriptors() -> list[int]:
+    for listing in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return [int(name) for name in os.listdir(listing)]  # noqa: PTH208  # numbers, no paths
+    return [number for number in range(1024) if identity(number) is not None]
 
 
-def _open_read_only(file: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+def _parts(file: Path, *endings: str) -> list[Path]:
+    return [part for ending in endings if os.path.lexists(part := file.with_name(file.name + ending))]
+
+
+Row = tuple[object, object, object, object]
+
+
+def read_events(folder: Path) -> list[Row]:
+    """Return (time, thread, kind, body) of every event in the order they happened, of whatever types they are.
+
+    The run may be finished, running or killed. Nothing is written to the recording, and nothing in it is executed.
+    Raise RecordingError if there is no log, or one that torchsan does not write.
+    """
+    file = folder / EVENTS
+    for part in _parts(file, "", "-wal", "-shm"):
+        if not stat.S_ISREG(part.lstat().st_mode):
+            raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
+    if not file.exists():
+        raise _nothing_recorded(folder)
     try:
-        # The schema of a stranger's database can call functions from views and triggers; a table cannot.
+        # Without a -shm nobody has the log open, and SQLite would leave one to read a -wal: so read a copy.
+        wal, shm = bool(_parts(file, "-wal")), bool(_parts(file, "-shm"))
+        if (shm or not wal) and identity(file) not in _lost:
+            with suppress(sqlite3.OperationalError):  # Such as a folder that cannot be written to.
+                return _read(file, "mode=ro" if wal or shm else "mode=ro&immutable=1")
+        with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
+            for part in _parts(file, "", "-wal"):
+                shutil.copyfile(part, Path(temporary, part.name))
+            return _read(Path(temporary, EVENTS), "mode=ro")
+    except _EmptyLogError:
+        raise _nothing_recorded(folder) from None
+    except (OSError, sqlite3.Error, OverflowError, UnicodeDecodeError) as e:  # A damaged name breaks SQLite's message.
+        raise RecordingError(
+            f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
+        ) from e
+
+
+class _EmptyLogError(Exception):
+    """There is a database, and nothing in it."""
+
+
+def _nothing_recorded(folder: Path) -> RecordingError:
+    return RecordingError(
+        f"nothing is recorded in {folder}: its program ended or was killed before it wrote to {EVENTS}; run it again",
+        slug="no-recording",
+    )
+
+
+def _read(file: Path, how: str) -> list[Row]:
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
+        # The pages of a hostile file can refer to each other without end. An honest byte takes less than a step.
+        budget = iter(range(100 + _size(file) // 10_000))
+        connection.set_progress_handler(lambda: next(budget, None) is None, 10_000)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BODY + 1024)
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA cell_size_check=ON")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BODY + 1024)
-        kind = connection.execute("SELECT type FROM sqlite_master WHERE name = 'events'").fetchone()
-        if kind != ("table",):
-            raise sqlite3.DatabaseError("it has no table of events")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        _check_schema(connection)
+        rows: list[Row] = []
+        taken = size = 0
+        for row in connection.execute("SELECT time, thread, kind, body FROM events NOT INDEXED ORDER BY id"):
+            rows.append(row)
+            taken += 8 + sum(len(value) for value in row if isinstance(value, str | bytes))
+            if taken > size and taken > (size := _size(file)):
+                raise sqlite3.DatabaseError("its events are larger than the file")
+        return rows
+
+
+def _size(file: Path) -> int:
+    return sum(part.stat().st_size for part in _parts(file, "", "-wal"))
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError unless `events` is our table: columns, views and modules of others can compute."""
+    found = connection.execute("SELECT type, sql FROM sqlite_master WHERE name = 'events' COLLATE NOCASE").fetchmany(2)
+    if found == [("table", _EVENTS_TABLE)]:
+        return
+    if not found and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        raise _EmptyLogError
+    if [kind for kind, _ in found] == ["table"]:
+        raise sqlite3.DatabaseError("its table of events is not one that torchsan writes")
+    raise sqlite3.DatabaseError("it has no table of events")

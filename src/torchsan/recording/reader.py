@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchsan.errors import RecordingError
-from torchsan.recording.folder import ARTIFACTS, TENSORS, loads_strictly, read_manifest, read_plain
-from torchsan.recording.log import ReadOnlyLog
-from torchsan.recording.recorder import Program, State
-from torchsan.recording.remote import join_url
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, decode
+from torchsan.recording.folder import ARTIFACT, ARTIFACTS, TENSORS, join_url, loads_strictly, read_manifest, read_plain
+from torchsan.recording.log import read_events
+from torchsan.recording.recorder import COUNTED, Program, State
+from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _MAX_ARTIFACT = 256 * 2**20
-_ARTIFACT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Checked:
-    graph: GraphId
-    direction: Direction
-    buffers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ops:
-    ops: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +52,7 @@ class Reader:
         self._state = State()
         self._others: list[tuple[str, dict[str, Any]]] = []
         self._timed: list[Timed] = []
-        log = ReadOnlyLog(self.path)
-        try:
-            rows = log.events()
-        finally:
-            log.close()
-        for time, thread, kind, body in rows:
+        for time, thread, kind, body in read_events(self.path):
             value = self._add(kind, body)
             if type(time) is float and type(thread) is int and isinstance(kind, str):
                 self._timed.append(Timed(time=time, thread=thread, kind=kind, body=value))
@@ -91,7 +71,7 @@ class Reader:
 
     def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
         """The buffers of a graph that were checked."""
-        return frozenset(name for id_, d, name in self._state.checked if (id_, d) == (graph, direction))
+        return self._state.checked_of(graph, direction)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
@@ -109,7 +89,7 @@ class Reader:
     def artifacts(self) -> list[str]:
         """The names of the texts that the recording has, in their order."""
         try:
-            return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if _ARTIFACT.fullmatch(entry.name))
+            return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if ARTIFACT.fullmatch(entry.name))
         except OSError:
             return []
 
@@ -120,7 +100,7 @@ class Reader:
 
     def artifact(self, name: str) -> str:
         """Return the text kept under `name`; raise RecordingError for a name or a file that is not one of ours."""
-        if not _ARTIFACT.fullmatch(name):
+        if not ARTIFACT.fullmatch(name):
             raise RecordingError(f"{name!r:.100} is no name of an artifact", slug="malformed-record")
         folder = self.path / ARTIFACTS
         try:
@@ -139,22 +119,10 @@ class Reader:
             raise RecordingError(
                 f"malformed {kind:.40} in {self.path}: {e}; it is damaged", slug="malformed-record"
             ) from e
-        match kind:
-            case "graph":
-                self._state.add_graph(decode(GraphRecord, body))
-            case "finding":
-                self._state.findings.append(decode(Finding, body))
-            case "amended":
-                self._state.amend(decode(Finding, body))
-            case "skipped":
-                self._state.skipped[decode(Skipped, body)] = None
-            case "checked":
-                checked = decode(_Checked, body)
-                self._state.new_buffers(checked.graph, checked.direction, checked.buffers)
-            case "ops-checked":
-                self._state.new_ops(decode(_Ops, body).ops)
-            case _:
-                self._add_about_the_run(kind, body)
+        if kind in COUNTED:
+            self._state.add(kind, decode(COUNTED[kind], body))
+        else:
+            self._add_about_the_run(kind, body)
         return body
 
     def _add_about_the_run(self, kind: str, body: Any) -> None:

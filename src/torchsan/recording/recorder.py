@@ -1,49 +1,30 @@
-"""What a recording takes, whether it writes it to disk or keeps it in memory."""
+"""What a run recorded so far, in memory, and on disk as it happens. Never takes the program down while doing so."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import logging
+import os
+import re
+import sqlite3
+import sys
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped
+from torchsan.errors import UsageError
+from torchsan.options import Options
+from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
+from torchsan.recording.log import EventLog, connect, insert, make_single_file
+from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
 
-
-class Recorder(Protocol):
-    """The methods of a Writer that instruments and checks use; none of them raises."""
-
-    def new_graph(self) -> GraphId:
-        """Return an id that no graph has yet."""
-
-    def graph(self, graph: GraphRecord) -> None:
-        """Record a compiled graph."""
-
-    def artifact(self, name: str, text: str) -> str:
-        """Keep a text and return the name it got."""
-
-    def finding(self, finding: Finding) -> Finding:
-        """Record a finding and return it with its id."""
-
-    def amend(self, finding: Finding) -> None:
-        """Record again a finding that has its id, with more known about it."""
-
-    def skipped(self, what: str, reason: str) -> None:
-        """Record that something was not checked, and why."""
-
-    def checked(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> None:
-        """Record that these buffers of a graph were checked."""
-
-    def ops_checked(self, names: Iterable[str]) -> None:
-        """Record that these operator overloads were checked."""
-
-    def event(self, kind: str, body: dict[str, Any]) -> None:
-        """Record anything else."""
-
-
-BufferKey = tuple[GraphId, Direction, str]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,44 +40,81 @@ class Program:
         return self.exit if self.signal is None else 128 + self.signal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Buffers of a graph that were checked."""
+
+    graph: GraphId
+    direction: Direction
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpsChecked:
+    """Operator overloads that were checked."""
+
+    ops: tuple[str, ...]
+
+
+COUNTED: dict[str, type[Any]] = {
+    "graph": GraphRecord,
+    "finding": Finding,
+    "amended": Finding,
+    "skipped": Skipped,
+    "checked": Checked,
+    "ops-checked": OpsChecked,
+}
+"""The kinds of events that State adds up, and what their bodies are."""
+
+
 @dataclass(slots=True)
 class State:
-    """A running total. Mutable, and guarded by whoever owns it."""
+    """A running total of events, of those that are written and of those that are read. Guarded by whoever owns it."""
 
     graphs: dict[tuple[GraphId, Direction], GraphRecord] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     skipped: dict[Skipped, None] = field(default_factory=dict)
-    checked: set[BufferKey] = field(default_factory=set)
+    checked: set[tuple[GraphId, Direction, str]] = field(default_factory=set)
     ops: set[str] = field(default_factory=set)
 
-    def add_graph(self, graph: GraphRecord) -> None:
-        """A graph that is recorded again replaces what was known of it."""
-        self.graphs[graph.id, graph.direction] = graph
+    def add(self, kind: str, body: Any) -> Any:
+        """Add an event, and return what of it was not known before: all, some or None.
 
-    def amend(self, finding: Finding) -> None:
-        """A finding that is recorded again replaces the one with its id."""
-        self.findings[:] = [finding if f.id == finding.id else f for f in self.findings]
+        A graph replaces the one of its id and direction, an amended finding the one of its id.
+        """
+        match kind, body:
+            case "graph", GraphRecord():
+                self.graphs[body.id, body.direction] = body
+            case "finding", Finding():
+                self.findings.append(body)
+            case "amended", Finding():
+                self.findings[:] = [body if f.id == body.id else f for f in self.findings]
+            case "skipped", Skipped():
+                if body in self.skipped:
+                    return None
+                self.skipped[body] = None
+            case "checked", Checked(graph=graph, direction=direction):
+                new = [b for b in dict.fromkeys(body.buffers) if (graph, direction, b) not in self.checked]
+                self.checked.update((graph, direction, b) for b in new)
+                return dataclasses.replace(body, buffers=tuple(new)) if new else None
+            case "ops-checked", OpsChecked():
+                names = sorted({*body.ops} - self.ops)
+                self.ops.update(names)
+                return OpsChecked(ops=tuple(names)) if names else None
+        return body
 
-    def new_buffers(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> list[str]:
-        """Count the buffers and return those that were not counted before."""
-        new = [b for b in dict.fromkeys(buffers) if (graph, direction, b) not in self.checked]
-        self.checked.update((graph, direction, b) for b in new)
-        return new
+    def checked_of(self, graph: GraphId, direction: Direction) -> frozenset[str]:
+        """The buffers of a graph that were checked."""
+        return frozenset(name for id_, d, name in self.checked if (id_, d) == (graph, direction))
 
-    def new_ops(self, names: Iterable[str]) -> list[str]:
-        """Count the operators and return those that were not counted before."""
-        new = sorted(set(names) - self.ops)
-        self.ops.update(new)
-        return new
-
-    def _checked_of(self, graph: GraphRecord) -> int:
+    def _count_checked(self, graph: GraphRecord) -> int:
         """How many of a graph's buffers were checked.
 
         Checks may look at more than a compiled graph's buffers, such as memory that nobody reads; of a graph without
         kernels they look at outputs and overwritten inputs, by names of their own.
         """
-        names = {name for id_, direction, name in self.checked if (id_, direction) == (graph.id, graph.direction)}
-        return len(names & set(graph.buffers) if graph.kernels else names)
+        names = self.checked_of(graph.id, graph.direction)
+        return min(len(graph.buffers), len(names.intersection(graph.buffers) if graph.kernels else names))
 
     @property
     def coverage(self) -> Coverage:
@@ -106,18 +124,24 @@ class State:
             graphs=len(graphs),
             kernels=sum(len(g.kernels) for g in graphs),
             buffers=sum(len(g.buffers) for g in graphs),
-            buffers_checked=sum(min(len(g.buffers), self._checked_of(g)) for g in graphs),
+            buffers_checked=sum(map(self._count_checked, graphs)),
             ops_checked=len(self.ops),
             skipped=tuple(self.skipped),
         )
 
 
-class InMemoryRecorder:
-    """Takes what a Writer takes, and writes nothing. Thread-safe."""
+class Recorder:
+    """Takes what watches and checks see, and keeps it in memory. Thread-safe; no method raises.
+
+    A subclass keeps more of it, by `_write` and `artifact`.
+    """
 
     def __init__(self) -> None:
-        self._state = State()
+        self.on_finding: Callable[[Finding], None] | None = None
+        """Called with each finding once it is recorded, in the thread that found it."""
+        # Re-entrant, because a finalizer may report something while this thread is inside the recorder.
         self._lock = threading.RLock()
+        self._state = State()
         self._graph_ids = itertools.count()
 
     @property
@@ -132,44 +156,164 @@ class InMemoryRecorder:
             return self._state.coverage
 
     def new_graph(self) -> GraphId:
-        """Return an id that no graph has yet."""
+        """Return an id that no graph of this run has yet."""
         return GraphId(next(self._graph_ids))
 
     def graph(self, graph: GraphRecord) -> None:
-        """Count a compiled graph."""
-        with self._lock:
-            self._state.add_graph(graph)
+        """Record a compiled graph; the same id and direction again replaces it."""
+        self.event("graph", graph)
 
     def artifact(self, name: str, text: str) -> str:
-        """Nothing is kept; the name is as good as any."""
+        """Keep a text, such as generated source, and return the name it got. In memory nothing is kept of it."""
         return name
 
     def finding(self, finding: Finding) -> Finding:
-        """Keep a finding and return it with its id."""
+        """Record a finding and return it with its id."""
+        if self._inert():
+            return finding
         with self._lock:
             finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}")
-            self._state.findings.append(finding)
-            return finding
+            self.event("finding", finding)
+        if self.on_finding is not None:
+            self.on_finding(finding)
+        return finding
 
     def amend(self, finding: Finding) -> None:
-        """Put a finding in the place of the one with its id."""
-        with self._lock:
-            self._state.amend(finding)
+        """Record again a finding that has its id, with more known about it."""
+        self.event("amended", finding)
 
     def skipped(self, what: str, reason: str) -> None:
-        """Keep what was not checked, and why."""
-        with self._lock:
-            self._state.skipped[Skipped(what=what, reason=reason)] = None
+        """Record that something was not checked, and why; the same again is not recorded again."""
+        self.event("skipped", Skipped(what=what, reason=reason))
 
     def checked(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> None:
-        """Count checked buffers."""
-        with self._lock:
-            self._state.new_buffers(graph, direction, buffers)
+        """Record that these buffers of a graph were checked; each counts the first time."""
+        self.event("checked", Checked(graph=graph, direction=direction, buffers=tuple(buffers)))
 
     def ops_checked(self, names: Iterable[str]) -> None:
-        """Count checked operators."""
-        with self._lock:
-            self._state.new_ops(names)
+        """Record that these operator overloads were checked; each counts the first time."""
+        self.event("ops-checked", OpsChecked(ops=tuple(names)))
 
-    def event(self, kind: str, body: dict[str, Any]) -> None:
-        """Nothing else is kept."""
+    def event(self, kind: str, body: Any) -> None:
+        """Record anything; `body` is a record, or a dict of records and plain values."""
+        if self._inert():
+            return
+        with self._lock:
+            new = self._state.add(kind, body)
+            if new is not None:
+                self._write(kind, new)
+
+    def _inert(self) -> bool:
+        """Whether nothing is recorded any more. Asked without the lock."""
+        return False
+
+    def _write(self, kind: str, body: Any) -> None:
+        """Keep an event beyond the totals. Called with the lock."""
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+class Writer(Recorder):
+    """A recorder that also writes everything to disk. Inert in a forked child, after `close` and when the disk fails.
+
+    After it was created no method raises: when something cannot be written, `degraded` says why, standard error says
+    so once, and the totals (`findings`, `coverage`) go on counting in memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Write to the recording that `create_folder` made in `folder`. Raise UsageError if that cannot be."""
+        super().__init__()
+        self.path = folder
+        self.degraded: str | None = None
+        self._pid = os.getpid()
+        self._artifacts: set[str] = set()
+        try:
+            self._log: EventLog | None = EventLog(folder)
+        except sqlite3.Error as e:
+            raise UsageError(
+                f"cannot write a recording to {folder}: {e}; choose another --out", slug="unwritable-out"
+            ) from e
+        _writers.add(self)
+
+    @classmethod
+    def create(
+        cls, path: str | Path | None, *, command: Sequence[str], options: Options | None = None, seed: int | None = None
+    ) -> Writer:
+        """Create a recording at `path`, or at `torchsan-runs/<time>`; raise UsageError if that cannot be."""
+        return cls(create_folder(path, command=command, options=options, seed=seed))
+
+    def artifact(self, name: str, text: str) -> str:
+        """Keep a text, such as generated source, and return the name it got: like `name`, safe and unique."""
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "artifact"
+        if self._inert():
+            return safe
+        with self._lock:
+            unique, n = safe, 1
+            while unique in self._artifacts:
+                n += 1
+                stem, dot, suffix = safe.rpartition(".")
+                unique = f"{stem}-{n}.{suffix}" if dot else f"{safe}-{n}"
+            self._artifacts.add(unique)
+            try:
+                write_atomically(self.path / ARTIFACTS / unique, text)
+            except OSError as e:
+                self._degrade(f"cannot keep {unique}: {e}")
+            return unique
+
+    def close(self) -> None:
+        """Record that the session ended in good order, and let go of the file. Does nothing the second time."""
+        if self._inert():
+            return
+        with self._lock:
+            self._write("closed", {})
+            self._drop()
+
+    def _inert(self) -> bool:
+        # The lock may be held for ever in a forked child, so this comes before taking it.
+        return os.getpid() != self._pid
+
+    def _write(self, kind: str, body: Any) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.append(kind, json.dumps(encode(body), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as e:
+            self._degrade(f"a {kind} could not be recorded: {e}")
+        except (OSError, sqlite3.Error) as e:
+            self._degrade(f"cannot write to {self.path}: {e}")
+            self._drop()
+
+    def _degrade(self, reason: str) -> None:
+        if self.degraded is not None:
+            return
+        self.degraded = reason
+        with suppress(OSError, ValueError, AttributeError):  # Standard error may be closed, or absent.
+            sys.stderr.write(f"torchsan: the recording is incomplete: {reason}; the program goes on\n")
+        self._write("degraded", {"reason": reason})
+
+    def _drop(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _after_fork() -> None:
+    for writer in _writers:
+        # Forgotten and not closed, since closing would checkpoint the parent's log.
+        writer._log = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def finalize(folder: Path, program: Program | None) -> None:
+    """Record how the program ended, if that is known, and make the log a single file. Raise nothing."""
+    try:
+        with closing(connect(folder)) as connection:
+            if program is not None:
+                insert(connection, 0, "program", json.dumps(encode(program)))
+            make_single_file(connection)
+    except sqlite3.Error:
+        _log.debug("cannot finalize %s", folder, exc_info=True)

@@ -16,6 +16,11 @@ class Severity(StrEnum):
     WARNING = "warning"
     NOTE = "note"
 
+    @property
+    def rank(self) -> int:
+        """A number that is higher for what is graver."""
+        return {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}[self]
+
 
 class Check(StrEnum):
     """The checks a user can ask for."""

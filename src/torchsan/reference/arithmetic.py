@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -89,18 +89,10 @@ _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
 _WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
 
-class RandomNumbers(Protocol):
-    """Draws the random numbers of a program again."""
+RandomNumbers = Callable[["Operators", Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
+"""Returns what a random operator gives, called with these arguments; the last one runs it as if it were not random.
 
-    def __call__(
-        self,
-        operators: Operators,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        compute: Callable[[], Any],
-    ) -> Any:
-        """Return what a random operator gives; `compute` runs it as any other. Raise Unavailable if neither will do."""
+Raises Unavailable if its numbers cannot be drawn again."""
 
 
 class Operators:
@@ -134,7 +126,8 @@ class Operators:
         they are not known. It is asked where the operator has no meaning in float64.
         """
         compute = functools.partial(self._compute, func, args, kwargs, own_dtypes)
-        if torch.Tag.nondeterministic_seeded in func.tags or str(func).startswith("prims.inductor_"):
+        inductors = func.namespace == "prims" and func._opname.startswith("inductor_")
+        if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
         return compute()
 
@@ -287,9 +280,7 @@ class Nudger:
         """Run an operator and return its result with the noise that rounding may have left in it."""
         name, schema = func._opname, func._schema
         if schema.is_mutable:
-            result = func(*args, **kwargs)
-            self._overwritten(func, args, kwargs)
-            return result
+            return self._overwritten(func, args, kwargs, func(*args, **kwargs))
         if name in ("convert_element_type", "_to_copy", "to"):
             return self._converted(args[0], func(*args, **kwargs))
         if name in _EXACT or any(r.alias_info is not None for r in schema.returns):
@@ -302,11 +293,8 @@ class Nudger:
         if func.namespace != "aten":
             # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
             result = func(*args, **kwargs)
-            memory = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
-            factor = _accumulation((args, kwargs), result)
-            return map_tensors(
-                lambda t: t if t.untyped_storage().data_ptr() in memory else self.last_bit(t, factor), result
-            )
+            memory, factor = _memory((args, kwargs)), _accumulation((args, kwargs), result)
+            return map_tensors(lambda t: self.last_bit(t, factor) if _memory(t).isdisjoint(memory) else t, result)
         # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
         # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
         moved = self.last_bit if self._seed % 3 == 0 else self._one_way
@@ -350,14 +338,17 @@ class Nudger:
             return torch.view_as_complex(moved).to(t.dtype)
         return (t.to(dtype) * factors).to(t.dtype)
 
-    def _overwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The result is memory that others see as well, so the noise goes into it, not into a copy."""
+    def _overwritten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """What was overwritten is memory that others see as well, so the noise goes into it, not into a copy."""
         name = func._opname.removesuffix("_")
-        for t in written(func, args, kwargs):
+        changed = written(func, args, kwargs)
+        memory = _memory(changed)
+        for t in (*changed, *(t for t in tensors_in(result) if _memory(t).isdisjoint(memory))):
             if name == "copy":
                 t.copy_(self._converted(args[1] if len(args) > 1 else kwargs["src"], t))
             elif name not in _EXACT:
                 t.copy_(self.last_bit(t, _accumulation((args, kwargs), t)))
+        return result
 
     def _undefined(self, name: str, result: Any) -> Any:
         """What memory holds that nobody has written is anything."""
@@ -400,10 +391,30 @@ def _pool(seed: int) -> torch.Tensor:
     return torch.rand(_POOL, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
 
 
+def _memory(value: Any) -> set[int]:
+    """Where the tensors lie."""
+    return {t.untyped_storage().data_ptr() for t in tensors_in(value)}
+
+
 def _accumulation(inputs: Any, outputs: Any) -> float:
     """How much more than one rounding a result may hold, by how many inputs there are to an output."""
     sizes = [sum(t.numel() for t in tensors_in(values)) for values in (inputs, outputs)]
     return max(1.0, math.sqrt(sizes[0] / max(1, sizes[1])) / 4)
+
+
+def accumulation(func: Any, args: tuple[Any, ...], result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """How far the rounding of partial sums may move a result that the program has in `dtype`; None if there are none.
+
+    Half precision is summed in single precision.
+    """
+    if torch.Tag.pointwise in func.tags or not rounds(func) or not result.is_floating_point():
+        return None
+    eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    if func._opname in _REDUCTIONS:
+        n, size = _partial_sums(func._opname, args, result)
+        return (size * (eps * math.sqrt(n))).nan_to_num(0, 0, 0)
+    size = result.abs() + result.detach().square().mean().sqrt()
+    return (size * (eps * AMPLITUDE * _accumulation(args, result))).nan_to_num(0, 0, 0)
 
 
 def _partial_sums(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[int, torch.Tensor]:

@@ -6,7 +6,7 @@ operators, and because the backward of the eager graph has no nodes at all: all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,14 +21,15 @@ from torchsan.reference.arithmetic import (
     Unavailable,
     looks_at_bits,
     tensors_in,
+    wide_dtype,
     widened,
 )
-from torchsan.reference.inputs import Inputs, share_memory
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import TorchDispatchMode
 from torchsan.torch_internals.operators import outside_modes
 
 _DEVICES = ("cpu", "cuda")
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,133 @@ class Circumstances:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_rng_state(self.random)
+
+
+def unsupported(args: Iterable[Any]) -> str | None:
+    """Why a call with these arguments cannot be run again; None if it can."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            if type(arg) not in _PLAIN and not isinstance(arg, torch.nn.Buffer):
+                return f"an input is a {type(arg).__name__}, a tensor subclass"
+            if arg.layout is not torch.strided or arg.is_quantized or arg.device.type == "meta":
+                return f"an input is {arg.layout} on {arg.device}"
+        elif not isinstance(arg, int | float | bool | complex | str | None):
+            return f"an input is a {type(arg).__name__}"
+    return None
+
+
+def fingerprint(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a graph may have been specialised on without a guard: layouts, dtypes, and which inputs share memory."""
+    found: list[Any] = []
+    storages: dict[int, tuple[int, Any]] = {}
+    for i, arg in enumerate(args):
+        if type(arg) is torch.nn.Parameter or not isinstance(arg, torch.Tensor):
+            continue
+        found.append((arg.shape, arg.stride(), arg.dtype, arg.requires_grad))
+        storage = arg.untyped_storage().data_ptr()
+        if storage in storages:
+            first, offset = storages[storage]
+            found.append((first, i, arg.storage_offset() - offset))
+        else:
+            storages[storage] = (i, arg.storage_offset())
+    return tuple(found)
+
+
+class Inputs:
+    """The arguments as they are now; `copies` gives them anew, as often as one likes, also after they have changed.
+
+    Parameters that the graph does not write are held, not copied. Two inputs that overlap still do.
+    """
+
+    def __init__(self, args: Sequence[Any], mutated: frozenset[int]) -> None:
+        self._mutated = mutated
+        tensors = {i: a for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
+        parameters = {i for i, t in tensors.items() if isinstance(t, torch.nn.Parameter)}
+        self._owned = {i for i in tensors if i in mutated or i not in parameters}
+        self._args = [_copy(a, a.dtype) if i in self._owned else a for i, a in enumerate(args)]
+        groups: dict[int, list[int]] = {}
+        for i, t in tensors.items():
+            if t.numel():
+                groups.setdefault(t.untyped_storage().data_ptr(), []).append(i)
+        # The same parameter twice, which nobody writes, is no overlap worth keeping.
+        shared = [g for g in groups.values() if len(g) > 1 and not parameters.issuperset(g)]
+        self._leaf = {i for i, t in tensors.items() if t.is_leaf}
+        self._requires_grad = {i for i, t in tensors.items() if t.requires_grad}
+        self._bases = {i: storage for g in shared for storage in [_whole_storage(args[g[0]])] for i in g}
+        self._geometry = {i: (t.size(), t.stride(), t.storage_offset(), t._is_view()) for i, t in tensors.items()}
+        held = {i: t for i, t in tensors.items() if i not in self._owned}
+        self._versions = {i: t._version for i, t in held.items() if not t.is_inference()}
+
+    def stale(self) -> bool:
+        """Whether an input that is held, not copied, was written since."""
+        return any(self._args[i]._version != version for i, version in self._versions.items())
+
+    def copies(self, *, wide: bool) -> tuple[list[Any], list[torch.Tensor | None]]:
+        """New arguments, in float64 if `wide`, and for each the leaf that its gradient is taken of.
+
+        Raise Unavailable if overlapping inputs have several dtypes.
+        """
+        result: list[Any] = list(self._args)
+        leaves: list[torch.Tensor | None] = [None] * len(result)
+        storages: dict[int, torch.Tensor] = {}
+        for i, arg in enumerate(self._args):
+            if not isinstance(arg, torch.Tensor):
+                continue
+            if i in self._bases:
+                result[i] = leaf = self._view(i, arg, storages, wide)
+            else:
+                result[i], leaf = self._alone(i, arg, wide)
+            leaves[i] = leaf if leaf.requires_grad and leaf.is_leaf else None
+        return result, leaves
+
+    def writable(self, i: int) -> bool:
+        """Whether the copies of this input are its own."""
+        return i in self._owned
+
+    def _view(self, i: int, arg: torch.Tensor, storages: dict[int, torch.Tensor], wide: bool) -> torch.Tensor:
+        base = self._bases[i]
+        if arg.dtype != base.dtype:
+            raise Unavailable("inputs of several dtypes share memory")
+        key = id(base)
+        if key not in storages:
+            storages[key] = base.to(wide_dtype(base.dtype) if wide else base.dtype, copy=True)
+        size, stride, offset, is_view = self._geometry[i]
+        if is_view:
+            view = storages[key].as_strided(size, stride, offset)
+        else:
+            view = torch.empty(0, dtype=storages[key].dtype).set_(storages[key].untyped_storage(), offset, size, stride)
+        return view.requires_grad_() if i in self._requires_grad and view.is_leaf else view
+
+    def _alone(self, i: int, arg: torch.Tensor, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = wide_dtype(arg.dtype) if wide else arg.dtype
+        copy = _copy(arg, dtype) if self.writable(i) or dtype is not arg.dtype else arg.detach()
+        if i in self._requires_grad:
+            leaf = copy.requires_grad_()
+            # What the program changes in place, it could: it was no leaf.
+            return (leaf.clone() if i not in self._leaf and i in self._mutated else leaf), leaf
+        return copy, copy
+
+
+def _whole_storage(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage()).clone()
+
+
+def share_memory(a: torch.Tensor, b: Any) -> bool:
+    """Whether two tensors that are not empty lie in one storage; False if `b` is none."""
+    if not isinstance(b, torch.Tensor) or not a.numel() or not b.numel():
+        return False
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _copy(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A copy with the same strides; with the same overlap inside, too."""
+    t = t.detach()
+    if t.numel() == 0:
+        return torch.empty_strided(t.size(), t.stride(), dtype=dtype, device=t.device)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    if span == t.numel():
+        return t.to(dtype, copy=True, memory_format=torch.preserve_format)
+    return t.as_strided((span,), (1,)).to(dtype, copy=True).as_strided(t.size(), t.stride())
 
 
 class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes

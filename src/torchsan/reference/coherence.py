@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 import torch.fx
 
-Change = Callable[[torch.fx.Node, torch.Tensor], torch.Tensor]
-"""Given a node and its value in a replay, returns the value that the replay goes on with."""
+Change = Callable[[torch.fx.Node, torch.Tensor, Any], torch.Tensor]
+"""Given a node, its value in a replay and its arguments, returns the value that the replay goes on with."""
 Run = Callable[[Change], torch.Tensor]
 """Replays the graph in float64 with a change, and returns the result."""
 
@@ -57,12 +58,18 @@ class Coherent:
 
 
 def find_coherent(
-    actual: torch.Tensor, run: Run, rounded: Sequence[torch.Tensor], counts: Callable[[torch.fx.Node], bool]
+    actual: torch.Tensor,
+    run: Run,
+    rounded: Sequence[torch.Tensor],
+    counts: Callable[[torch.fx.Node], bool],
+    *,
+    accumulated: float = 1.0,
 ) -> Coherent | None:
     """Return the operator whose error explains `actual` best, or None if chance may have done it.
 
     `rounded` are results of replays that differ from float64 by rounding alone; `counts` tells which nodes may be to
-    blame. All tensors have the same shape. Nothing is found in what is not a real floating-point tensor.
+    blame; `accumulated` is how many times more than one rounding a result may hold, since sums were made of many terms.
+    All tensors have the same shape. Nothing is found in what is not a real floating-point tensor.
     """
     if actual.dtype not in _FLOORS or actual.numel() < 8 or len(rounded) < 4:
         return None
@@ -76,7 +83,7 @@ def find_coherent(
     projections = torch.stack([slopes.project(r.nan_to_num(0, 0, 0) * weights) for r in (residual, *noise)])
     sigma = projections[1:].square().mean(0).sqrt()
     scores = torch.where(sigma > 0, projections[0] / sigma, 0.0).nan_to_num(0, 0, 0)
-    floor = _FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps
+    floor = _FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps * accumulated
     for best in scores.abs().argsort(descending=True)[:_CANDIDATES].tolist():
         sigmas = abs(float(scores[best]))
         if sigmas < SIGMAS:
@@ -103,7 +110,7 @@ class _Leaf:
     def changed(self, step: float) -> Change:
         """A replay with this number off by `step`."""
 
-        def change(node: torch.fx.Node, value: torch.Tensor) -> torch.Tensor:
+        def change(node: torch.fx.Node, value: torch.Tensor, _args: Any) -> torch.Tensor:
             if node is not self.node:
                 return value
             return value * (1 + step) if self.slope is Slope.FACTOR else value + step * _size(value)
@@ -122,7 +129,7 @@ class _Slopes:
         if self.result.grad_fn is None:
             self.leaves = []
 
-    def _with_leaves(self, node: torch.fx.Node, value: torch.Tensor) -> torch.Tensor:
+    def _with_leaves(self, node: torch.fx.Node, value: torch.Tensor, _args: Any) -> torch.Tensor:
         if value.dtype is not torch.float64 or value.numel() == 0 or not self._counts(node):
             return value
         factor = torch.ones((), dtype=torch.float64, requires_grad=True)

@@ -6,7 +6,7 @@ element by element. There is no tolerance to tune.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -30,6 +30,8 @@ _GARBAGE = 0.125
 """The relative error of eager from which on it is no judge of anybody."""
 _EXPLAINED = 0.1
 """The part of an error that a less precise arithmetic must leave over at most, if it is to explain it."""
+_NOISE = 0.01
+"""A part of an error that may come and go without being the error."""
 _FAR = 1e-2
 """A relative error in the norm from which on precision is no explanation."""
 
@@ -70,11 +72,8 @@ class Unlike(Unavailable):
         self.eager = eager
 
 
-class Run(Protocol):
-    """Computes a result again."""
-
-    def __call__(self, arithmetic: Arithmetic, *, seed: int = 0) -> Any:
-        """Return the result in this arithmetic. Raise Unavailable if it cannot be computed in it."""
+Run = Callable[[Arithmetic, int], Any]
+"""Computes a result again, in an arithmetic and with the noise of a seed. Raises Unavailable where it cannot."""
 
 
 class Closer(Protocol):
@@ -100,7 +99,7 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
     is wrong may be explained by a less precise arithmetic. Raise Unlike if eager's has another shape or dtype,
     Unavailable if there is no eager result.
     """
-    eager = run(Arithmetic.EAGER)
+    eager = run(Arithmetic.EAGER, 0)
     if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
         raise Unlike(actual, eager)
     same = _same(actual, eager)
@@ -123,7 +122,7 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
         assert closer is not None
         coherent = closer.coherent(actual, eager)
         if coherent is not None:
-            centre = _double(run(Arithmetic.EXACT))
+            centre = _double(run(Arithmetic.EXACT, 0))
             width = centre.abs() * torch.finfo(actual.dtype).eps
             return Judgement(
                 outcome=Outcome.WRONG, eager=eager, bad=~same, centre=centre, width=width, coherent=coherent
@@ -133,7 +132,7 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
 
 def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
     try:
-        exact = run(Arithmetic.EXACT)
+        exact = run(Arithmetic.EXACT, 0)
     except Unavailable:
         exact = eager  # Without float64, eager's own result is the best centre there is.
     if not _fits(exact, eager):
@@ -143,7 +142,7 @@ def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgeme
     for wanted in _NUDGED_RUNS:
         while done < wanted:
             done += 1
-            other = run(Arithmetic.NUDGED, seed=done)
+            other = run(Arithmetic.NUDGED, done)
             if _fits(other, eager):
                 nudged.append(other)
         judgement = judge(actual, eager, exact, nudged)
@@ -158,21 +157,25 @@ def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor) ->
     Two graphs that mean the same agree to 1e-13 there, but for constants that one of them rounds to float32. `run`
     computes the expected one again; what float32's rounding of every result can do to it is the width.
     """
-    rough = [other for seed in (1, 2, 3) if _fits(other := run(Arithmetic.ROUGH, seed=seed), expected)]
+    rough = [other for seed in (1, 2, 3) if _fits(other := run(Arithmetic.ROUGH, seed), expected)]
     if not _has_ulp(expected.dtype):
         return _judge_discrete(actual, expected, expected, rough)
     a, c = _double(actual), _double(expected)
     samples = [_double(r) for r in rough]
-    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
     width = size * _SAME + float(size.square().mean().sqrt()) * _SAME
     if samples:
         width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
-    distance = torch.where(_finite(a) & _finite(c), (a - c).abs(), torch.zeros_like(width))
-    settled = torch.stack([_finite(s) for s in (c, *samples)])
-    right = _same(a, c) | (_finite(a) & _finite(c) & ~(distance > width)) | (settled.any(0) & ~settled.all(0))
+    distance = torch.where(torch.isfinite(a) & torch.isfinite(c), (a - c).abs(), torch.zeros_like(width))
+    settled = torch.stack([torch.isfinite(s) for s in (c, *samples)])
+    right = (
+        _same(a, c) | (torch.isfinite(a) & torch.isfinite(c) & ~(distance > width)) | (settled.any(0) & ~settled.all(0))
+    )
     if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=expected)
-    outcome = Outcome.NON_FINITE if bool((~_finite(a[~right]) & _finite(c[~right])).all()) else Outcome.WRONG
+    outcome = (
+        Outcome.NON_FINITE if bool((~torch.isfinite(a[~right]) & torch.isfinite(c[~right])).all()) else Outcome.WRONG
+    )
     return Judgement(outcome=outcome, eager=expected, bad=~right, centre=c, width=width)
 
 
@@ -196,7 +199,7 @@ def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
         return bool((actual == expected).all())
     a, e = _double(actual), _double(expected)
     distance = (a - e).abs()
-    size = torch.where(_finite(e), e.abs(), torch.zeros_like(distance))
+    size = torch.where(torch.isfinite(e), e.abs(), torch.zeros_like(distance))
     allowed = size * _SAME + float(size.square().mean().sqrt()) * _SAME
     return bool(((distance <= allowed) | _same(a, e)).all())
 
@@ -224,6 +227,18 @@ def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:
     return not float((actual - c).norm()) <= _FAR * float(c.norm())
 
 
+def is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a result that comes out otherwise every time differs by rounding; the judgement is of one of them.
+
+    It does if that is right, or wrong by much more than the two differ.
+    """
+    if judgement.bad is None or judgement.centre is None:
+        return True
+    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
+    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
+    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
+
+
 def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged: Sequence[torch.Tensor]) -> Judgement:
     """Judge a compiled result by eager's, the float64 one and some nudged ones, all of the same shape.
 
@@ -235,14 +250,14 @@ def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged
     a, e, c = (_double(t[doubtful]) for t in (actual, eager, exact))
     samples = [_double(n[doubtful]) for n in nudged]
     width = _width(e, c, samples, actual.dtype)
-    finite = _finite(a) & _finite(c)
+    finite = torch.isfinite(a) & torch.isfinite(c)
     distance = torch.where(finite, (a - c).abs(), torch.zeros_like(width))
     # A number out of the dtype's range is infinite in it; where float64 stays finite, eager tells.
     rounded = _double(exact[doubtful].to(actual.dtype))
     alike = [_same(a, other) for other in (e, c, rounded, *samples)]
     right = torch.stack(alike).any(0) | (finite & ~(distance > width))
     # Where not even the replays agree on whether there is a number, anything goes.
-    unsettled = torch.stack([_finite(s) for s in (e, c, *samples)])
+    unsettled = torch.stack([torch.isfinite(s) for s in (e, c, *samples)])
     right |= unsettled.any(0) & ~unsettled.all(0)
     if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=eager)
@@ -265,7 +280,7 @@ def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     ulps = 1.5 if _is_half(actual.dtype) else _NEAR_ULPS
     a, e = _compute(actual), _compute(eager)
     distance = (a - e).abs()
-    return (_finite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
+    return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
 
 
 def _judge_discrete(
@@ -283,7 +298,7 @@ def _judge_discrete(
 
 def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
-    size = torch.where(_finite(c), c.abs(), torch.zeros_like(c.abs()))
+    size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
     # A nudge is several units in the last place of what rounding in half precision moves by half a unit.
     eager, nudged = (2.0, 0.75) if _is_half(dtype) else (_EAGER_WIDTHS, _NUDGED_WIDTHS)
     width = size * (2 * info.eps) + info.tiny + _away(e, c) * eager
@@ -294,12 +309,12 @@ def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dt
 
 def _away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     distance = (other - centre).abs()
-    return torch.where(_finite(other) & _finite(centre), distance, torch.zeros_like(distance))
+    return torch.where(torch.isfinite(other) & torch.isfinite(centre), distance, torch.zeros_like(distance))
 
 
 def _scale(centre: torch.Tensor) -> float:
     """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
-    magnitudes = centre.abs()[_finite(centre)]
+    magnitudes = centre.abs()[torch.isfinite(centre)]
     return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
 
 
@@ -307,9 +322,9 @@ def _outcome(
     a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, width: torch.Tensor, dtype: torch.dtype, scale: float
 ) -> Outcome:
     """What elements outside of their width amount to."""
-    numbers = _finite(a) & _finite(c)
+    numbers = torch.isfinite(a) & torch.isfinite(c)
     if not bool(numbers.any()):
-        return Outcome.NON_FINITE if bool((~_finite(a)).all()) else Outcome.WRONG
+        return Outcome.NON_FINITE if bool((~torch.isfinite(a)).all()) else Outcome.WRONG
     if not bool(numbers.all()):
         return Outcome.WRONG
     info = torch.finfo(dtype)
@@ -325,13 +340,13 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
     assert judgement.centre is not None
     for arithmetic in explanations(actual.dtype):
         try:
-            other = run(arithmetic)
+            other = run(arithmetic, 0)
         except (Unavailable, RuntimeError, NotImplementedError, TypeError):
             continue
         if not _fits(other, judgement.eager):
             continue
         error, left = _double(actual) - judgement.centre, _double(actual) - _double(other)
-        finite = _finite(error) & _finite(left)
+        finite = torch.isfinite(error) & torch.isfinite(left)
         if float(left[finite].norm()) <= _EXPLAINED * float(error[finite].norm()):
             return arithmetic
     return None
@@ -363,10 +378,6 @@ def _compute(t: torch.Tensor) -> torch.Tensor:
 
 def _double(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
-
-
-def _finite(t: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(t)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from torchsan.reference.arithmetic import (
     Arithmetic,
     Operators,
     Unavailable,
+    accumulation,
     map_tensors,
     rounds,
     value_noise,
@@ -61,7 +62,7 @@ class Replayer:
         self.effects = effects
         self._symbols = symbols
 
-    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, *, seed: int = 0, change: Change | None = None) -> Any:
+    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
 
         With `change`, the run goes on with what that makes of each node's tensor.
@@ -144,32 +145,53 @@ class _Closer:
         return any(_rounds(node) for node in self._order)
 
     def coherent(self, actual: torch.Tensor, eager: torch.Tensor) -> Coherent | None:
-        elements = sum(v.numel() for n in self._order if isinstance(v := n.meta.get("val"), torch.Tensor))
-        if any(is_mutable(n) for n in self._order) or elements > _MOST_ELEMENTS:
+        if any(is_mutable(n) for n in self._order) or sum(map(self._elements, self._order)) > _MOST_ELEMENTS:
             return None
         run = partial(self._replayer.run, self._node, Arithmetic.EXACT)
         try:
             rounded = [run(change=partial(_rounded, seed)) for seed in range(_SAMPLES)]
-            return find_coherent(actual, lambda change: run(change=change), [eager, *rounded], _rounds)
+            # Half precision is summed in single precision, where more terms do not show.
+            precise = torch.finfo(actual.dtype).eps < 1e-4
+            accumulated = max(1.0, math.sqrt(self._terms()) / 2) if precise else 1.0
+            return find_coherent(
+                actual, lambda change: run(change=change), [eager, *rounded], _rounds, accumulated=accumulated
+            )
         except (RuntimeError, NotImplementedError) as e:  # An operator that has no gradient, say.
             log.debug("no slopes of %s: %s", self._node.name, e)
             return None
+
+    def _elements(self, node: torch.fx.Node) -> int:
+        """How many elements the value of a node has in this call; 0 if it is no tensor, or not known."""
+        value = node.meta.get("val")
+        count = value.numel() if isinstance(value, torch.Tensor) else 0
+        return count if isinstance(count, int) else int(self._replayer.number(count) or 0)
+
+    def _terms(self) -> float:
+        """How many values a node adds up, at most; 1 if every operator computes element by element."""
+        adding = [n for n in self._order if _rounds(n) and torch.Tag.pointwise not in getattr(n.target, "tags", ())]
+        ratios = [max(map(self._elements, n.all_input_nodes), default=1) / max(1, self._elements(n)) for n in adding]
+        return max(ratios, default=1.0)
 
 
 def _rounds(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and hasattr(node.target, "_schema") and rounds(node.target)
 
 
-def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor) -> torch.Tensor:
+def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
     """A float64 value with an error as rounding to the program's dtype makes it. Equal values have equal errors."""
     meta = node.meta.get("val")
     if not _rounds(node) or not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64:
         return value
     eps = torch.finfo(meta.dtype).eps
-    absolute = ABSOLUTE_ERRORS.get(getattr(node.target, "_opname", ""), 0.0)
+    noise = value_noise(value, seed)
+    result = value * (1 + noise * (eps / 2))
+    target: Any = node.target
+    sums = accumulation(target, args, value, meta.dtype)
+    if sums is not None:
+        result = result + sums * noise
     # An approximation errs alike for arguments that are alike, so that elements share this error.
-    shared = absolute * min(eps, torch.finfo(torch.float32).eps) * math.cos(seed)
-    return value * (1 + value_noise(value, seed) * (eps / 2)) + shared
+    absolute = ABSOLUTE_ERRORS.get(target._opname, 0.0)
+    return result + absolute * min(eps, torch.finfo(torch.float32).eps) * math.cos(seed)
 
 
 class _Values:
@@ -200,7 +222,7 @@ class _Values:
         value = self._replayer.number(node.meta["val"]) if _is_number(node) else None
         value = self._run(node) if value is None else value
         if self._change is not None and isinstance(value, torch.Tensor):
-            value = self._change(node, value)
+            value = self._change(node, value, torch.fx.node.map_arg(node.args, self._values.get))
         self._values[node] = value
 
     def forget(self, node: torch.fx.Node) -> None:

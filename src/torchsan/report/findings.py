@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchsan.errors import FindingsError
 from torchsan.recording import Reader
-from torchsan.records import Finding, Severity, SourceLine
+from torchsan.records import Coverage, Finding, Severity, SourceLine
 
 
 def shown_path(path: Path) -> str:
@@ -50,9 +52,45 @@ def _escape(char: str) -> str:
     return "    " if char == "\t" else char.encode("unicode_escape").decode()
 
 
+def count(n: int, what: str) -> str:
+    """Return `1 kernel`, `2 kernels`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def severities_text(findings: Iterable[Finding]) -> str:
+    """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none."""
+    counts = Counter(f.severity for f in findings)
+    return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
+
+
+def seen_text(coverage: Coverage) -> str:
+    """Return what was looked at, in short."""
+    return f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+
+
+def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:
+    """Return each reason why something was not checked with what that was, the most frequent first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for skipped in coverage.skipped:
+        groups[skipped.reason].append(skipped.what)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
 def render_findings(findings: Iterable[Finding]) -> str:
     """Return the findings as plain text."""
     return "\n\n".join("\n".join(line.text for line in finding_lines(f)) for f in findings)
+
+
+def findings_text(findings: Sequence[Finding], noun: str, where: str) -> str:
+    """Return how many there are and where, as in `torchsan: 2 findings in compiled code`, and the findings."""
+    return f"torchsan: {count(len(findings), noun)} {where}\n\n{render_findings(findings)}"
+
+
+def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]], str]) -> None:
+    """Raise FindingsError, with what `text` makes of them, if there are findings of severity `error`."""
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    if errors:
+        raise FindingsError(text(errors), slug="findings")
 
 
 def finding_lines(finding: Finding) -> Iterator[Line]:

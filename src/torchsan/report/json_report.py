@@ -3,86 +3,60 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from torchsan.errors import UsageError
-from torchsan.recording import Reader
-from torchsan.recording.folder import write_atomically
-from torchsan.records import encode
-from torchsan.report.verdict import verdict
-
-
-def check_target(option: str, target: str) -> None:
-    """Raise UsageError if a report cannot be written there, before a long run finds out; `-` is standard output."""
-    if target == "-":
-        return
-    folder = Path(os.path.realpath(target)).parent
-    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(
-            f"cannot write {option} {target}: {folder} is not a folder one can write to", slug="bad-target"
-        )
-
-
-def write_target(option: str, target: str, text: str) -> None:
-    """Write a report to a file, at once or not at all, or to standard output for `-`."""
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    file = Path(os.path.realpath(target))
-    try:
-        if file.exists() and not file.is_file():
-            file.write_text(text, encoding="utf-8")  # A device or a pipe must be written to, not replaced.
-        else:
-            write_atomically(file, text)
-    except OSError as e:
-        raise UsageError(f"cannot write {option} {target}: {e.strerror or e}", slug="bad-target") from e
-
+from torchsan.recording import Program, Reader
+from torchsan.recording.folder import Manifest
+from torchsan.records import Check, Coverage, Kind, encode
+from torchsan.report.exporter import Exporter, json_text
+from torchsan.report.verdict import Verdict, verdict
 
 REPORT_SCHEMA = 1
+
+
+class JsonExporter(Exporter[Reader]):
+    """Writes the report of a recording for programs."""
+
+    name = "json"
+    help = "write the report for programs to FILE, or to - for stdout"
+
+    def render(self, subject: Reader) -> str:
+        return json_text(as_json(subject))
 
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema of the report."""
     text = resources.files("torchsan.report").joinpath("schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
+    finding = schema["$defs"]["finding"]["properties"]
+    finding["check"] = {"enum": [str(check) for check in Check]}
+    finding["kind"] = {"enum": [str(kind) for kind in Kind]}
     return schema
 
 
 def as_json(recording: Reader) -> dict[str, Any]:
     """Return the report as JSON values."""
-    manifest = recording.manifest
+    findings = [encode(f) for f in recording.findings()]
+    return report_values(recording.manifest, verdict(recording), recording.program, findings, recording.coverage())
+
+
+def report_values(
+    manifest: Manifest, outcome: Verdict, program: Program, findings: list[dict[str, Any]], coverage: Coverage
+) -> dict[str, Any]:
+    """Return a report in the form of the contract; `findings` are encoded ones."""
     return {
         "schema": REPORT_SCHEMA,
         "torchsan": manifest.torchsan,
         "torch": manifest.torch,
         "command": encode(manifest.command),
-        "status": verdict(recording).status.value,
-        "program": encode(recording.program),
-        "findings": [finding_as_json(f) for f in encode(recording.findings())],
-        "coverage": encode(recording.coverage()),
+        "status": outcome.status.value,
+        "program": encode(program),
+        "findings": [_finding(f) for f in findings],
+        "coverage": encode(coverage),
     }
 
 
-def finding_as_json(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an encoded finding in the form of the report."""
+def _finding(value: dict[str, Any]) -> dict[str, Any]:
     source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
     return {"id": value["id"]} | value | {"source": source}
-
-
-def check_json_target(target: str) -> None:
-    """Raise UsageError if a report cannot be written there, before a long run finds out; `-` is standard output."""
-    check_target("--json", target)
-
-
-def write_json(recording: Reader, target: str) -> None:
-    """Write the report to a file, at once or not at all, or to standard output for `-`."""
-    write_values(as_json(recording), target)
-
-
-def write_values(report: dict[str, Any], target: str) -> None:
-    """Write JSON values as `write_json` does."""
-    write_target("--json", target, json.dumps(report, indent=2, allow_nan=False) + "\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TextIO
@@ -17,9 +17,8 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
 from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
 from torchsan.records.tensor import describe_value, launch_label
-from torchsan.report.findings import clean
-from torchsan.report.json_report import write_target
-from torchsan.report.tables import count
+from torchsan.report.exporter import Exporter
+from torchsan.report.findings import clean, count
 
 _TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
 """The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""
@@ -33,35 +32,47 @@ class _Trace:
     events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def add(self, ph: str, pid: int, tid: int, name: str, args: Mapping[str, Any], **rest: Any) -> None:
+        """Add an event of Chrome's format; `ph` is the letter of its kind."""
+        self.events.append({"ph": ph, "name": name, "pid": pid, "tid": tid, **rest, "args": args})
+
     def name(self, pid: int, text: str, tid: int | None = None) -> None:
         """Name a process, or a thread of it."""
         what = "process_name" if tid is None else "thread_name"
-        self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid or 0, "args": {"name": clean(text, 200)}})
+        self.add("M", pid, tid or 0, what, {"name": clean(text, 200)})
 
     def slice(self, pid: int, tid: int, name: str, ts: float, dur: float, args: dict[str, Any]) -> None:
-        self.events.append(
-            {"ph": "X", "name": clean(name, 200), "pid": pid, "tid": tid, "ts": ts, "dur": max(dur, 0.0), "args": args}
-        )
+        self.add("X", pid, tid, clean(name, 200), args, ts=ts, dur=max(dur, 0.0))
 
     def instant(self, tid: int, name: str, ts: float, args: dict[str, Any]) -> None:
-        self.events.append(
-            {"ph": "i", "s": "t", "name": clean(name, 200), "pid": _TIMES, "tid": tid, "ts": ts, "args": args}
-        )
+        self.add("i", _TIMES, tid, clean(name, 200), args, s="t", ts=ts)
 
     def counter(self, pid: int, name: str, ts: float, values: dict[str, int]) -> None:
-        self.events.append({"ph": "C", "name": clean(name, 200), "pid": pid, "tid": 0, "ts": ts, "args": values})
+        self.add("C", pid, 0, clean(name, 200), values, ts=ts)
 
     def microseconds(self, time: float) -> float:
         return round((time - self.start) * 1e6, 3)
 
 
-def write_trace(recording: Reader, target: str, messages: TextIO) -> None:
-    """Write the trace to a file, and to `messages` what is in it and what has no times. Raise UsageError."""
-    trace = as_trace(recording)
-    write_target("--perfetto", target, json.dumps(trace, allow_nan=False) + "\n")
-    messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
-    for note in trace["otherData"]["notes"]:
-        messages.write(f"  {note}\n")
+class PerfettoExporter(Exporter[Reader]):
+    """Writes the trace of a recording, and says what is in it and what has no times."""
+
+    name = "perfetto"
+    help = "write launches and memory as a trace for ui.perfetto.dev"
+
+    def render(self, subject: Reader) -> str:
+        return _text(as_trace(subject))
+
+    def write(self, subject: Reader, target: str, messages: TextIO) -> None:
+        trace = as_trace(subject)
+        self.put(_text(trace), target)
+        messages.write(f"torchsan: wrote {clean(target)}; open it at ui.perfetto.dev\n")
+        for note in trace["otherData"]["notes"]:
+            messages.write(f"  {note}\n")
+
+
+def _text(trace: dict[str, Any]) -> str:
+    return json.dumps(trace, allow_nan=False) + "\n"
 
 
 def as_trace(recording: Reader) -> dict[str, Any]:
@@ -156,31 +167,31 @@ def _launches(trace: _Trace, events: Iterable[Timed], graphs: Iterable[GraphReco
     timed = [c for c in calls if (c.graph, c.direction) in known and c.launches]
     if timed:
         trace.name(_DURATIONS, "launches with the time each took; when they began was not recorded")
-    for tid, call in enumerate(timed, start=1):
-        kernels = {k.nth: k for k in known[call.graph, call.direction].kernels}
-        trace.name(_DURATIONS, f"graph {call.graph} {call.direction} call {call.call}", tid)
-        at = 0.0
-        for launch in call.launches:
-            kernel = kernels.get(launch.nth)
-            dur = max(launch.seconds, 0.0) * 1e6 if math.isfinite(launch.seconds) else 0.0
-            args = {"launches": launch.launches, "bytes read": launch.bytes_read, "bytes written": launch.bytes_written}
-            name = kernel.name if kernel is not None else f"launch {launch.nth}"
-            trace.slice(_DURATIONS, tid, name, round(at, 3), round(dur, 3), args | _about(kernel))
-            at += dur
-    if timed:
         trace.notes.append(f"launches of {count(len(timed), 'call')} with the time each took, one after the other")
+    for tid, call in enumerate(timed, start=1):
+        trace.name(_DURATIONS, f"graph {call.graph} {call.direction} call {call.call}", tid)
+        _durations(trace, tid, call, {k.nth: k for k in known[call.graph, call.direction].kernels})
     seen = {(c.graph, c.direction) for c in timed}
     rest = [g for key, g in known.items() if key not in seen]
-    if not rest:
-        return
-    trace.name(_LAUNCHES, "launches in their order; no times were recorded, 1 µs is one launch")
+    if rest:
+        trace.name(_LAUNCHES, "launches in their order; no times were recorded, 1 µs is one launch")
+        what = count(len(rest), "graph")
+        trace.notes.append(f"launches of {what} in their order, without times: no call of it was timed")
     for tid, graph in enumerate(rest, start=1):
         trace.name(_LAUNCHES, f"graph {graph.label}", tid)
         for n, kernel in enumerate(graph.kernels):
             trace.slice(_LAUNCHES, tid, kernel.name, float(n), 1.0, _about(kernel))
-    trace.notes.append(
-        f"launches of {count(len(rest), 'graph')} in their order, without times: no call of it was timed"
-    )
+
+
+def _durations(trace: _Trace, tid: int, call: CallTimes, kernels: Mapping[int, KernelRecord]) -> None:
+    at = 0.0
+    for launch in call.launches:
+        kernel = kernels.get(launch.nth)
+        dur = max(launch.seconds, 0.0) * 1e6 if math.isfinite(launch.seconds) else 0.0
+        args = {"launches": launch.launches, "bytes read": launch.bytes_read, "bytes written": launch.bytes_written}
+        name = kernel.name if kernel is not None else f"launch {launch.nth}"
+        trace.slice(_DURATIONS, tid, name, round(at, 3), round(dur, 3), args | _about(kernel))
+        at += dur
 
 
 def _about(kernel: KernelRecord | None) -> dict[str, Any]:
@@ -199,7 +210,7 @@ def _memory(trace: _Trace, events: Iterable[Timed]) -> None:
         try:
             label = f"graph {int(event.body['graph'])} {event.body['direction']}"
             peaks = {"peak": int(event.body["peak"]), "planned": int(event.body["planned_peak"])}
-            points = list(_points(event.body["timeline"]))
+            points = [(int(planned), int(actual)) for _line, planned, actual in event.body["timeline"]]
             call = int(event.body["call"])
         except (KeyError, TypeError, ValueError) as e:
             raise RecordingError(
@@ -211,8 +222,3 @@ def _memory(trace: _Trace, events: Iterable[Timed]) -> None:
     trace.notes.append(
         f"memory of {count(len(found), 'call')}: the peak by the clock, and the bytes after each step without times"
     )
-
-
-def _points(timeline: Any) -> Iterator[tuple[int, int]]:
-    for _line, planned, actual in timeline:
-        yield int(planned), int(actual)

@@ -7,19 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
-from torchsan.report.findings import Line, clean, finding_lines, shown_place
-from torchsan.report.json_report import REPORT_SCHEMA, finding_as_json, write_values
-from torchsan.report.tables import count
-from torchsan.report.terminal import print_lines
+from torchsan.report.exporter import Exporter, json_text
+from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
+from torchsan.report.json_report import JsonExporter, report_values
+from torchsan.report.terminal import STATUS_STYLES, print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
-
-_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +140,15 @@ def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
     if not quiet:
         yield from _table(ranks)
     outcome = ranks.verdict
-    counts = {s: sum(m.finding.severity is s for m in ranks.findings) for s in Severity}
-    found = ", ".join(count(n, s.value) for s, n in counts.items() if n) or "no findings"
-    yield Line(f"torchsan: {outcome.status}: {found} on {count(ranks.world, 'rank')}", _STYLES[outcome.status])
+    found = severities_text(m.finding for m in ranks.findings) or "no findings"
+    yield Line(f"torchsan: {outcome.status}: {found} on {count(ranks.world, 'rank')}", STATUS_STYLES[outcome.status])
     for reason in outcome.reasons:
         yield Line(f"  {clean(reason)}")
 
 
 def _table(ranks: Ranks) -> Iterator[Line]:
     for rank, reader in ranks.readers.items():
-        coverage = reader.coverage()
-        seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+        seen = seen_text(reader.coverage())
         yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(shown_place(reader))}")
     steps, tensors = ranks.compared
     if steps and tensors:
@@ -168,26 +164,22 @@ def _ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def write_ranks_json(ranks: Ranks, target: str) -> None:
-    """Write one report over all ranks, in the form of one over a recording; `-` is standard output."""
-    write_values(_as_json(ranks), target)
+class RanksJsonExporter(Exporter[Ranks]):
+    """Writes one report over all ranks, in the form of one over a recording."""
+
+    name = JsonExporter.name
+    help = JsonExporter.help
+
+    def render(self, subject: Ranks) -> str:
+        first = next(iter(subject.readers.values()))
+        program = _worst([r.program for r in subject.readers.values()])
+        findings = [
+            encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}} for m in subject.findings
+        ]
+        return json_text(report_values(first.manifest, subject.verdict, program, findings, _coverage(subject)))
 
 
-def _as_json(ranks: Ranks) -> dict[str, Any]:
-    first = next(iter(ranks.readers.values()))
-    return {
-        "schema": REPORT_SCHEMA,
-        "torchsan": first.manifest.torchsan,
-        "torch": first.manifest.torch,
-        "command": encode(first.manifest.command),
-        "status": ranks.verdict.status.value,
-        "program": encode(_worst([r.program for r in ranks.readers.values()])),
-        "findings": [
-            finding_as_json(encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}})
-            for m in ranks.findings
-        ],
-        "coverage": encode(_coverage(ranks)),
-    }
+RANKS_EXPORTERS: tuple[Exporter[Ranks], ...] = (RanksJsonExporter(),)
 
 
 def _worst(programs: list[Program]) -> Program:

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import Severity
-from torchsan.report.findings import Line, clean, finding_line, finding_lines, shown_place
-from torchsan.report.tables import count, memory_lines, program_lines
+from torchsan.records import GraphRecord, KernelRecord
+from torchsan.records.tensor import in_bytes
+from torchsan.report.findings import (
+    Line,
+    clean,
+    count,
+    field_lines,
+    finding_line,
+    finding_lines,
+    seen_text,
+    severities_text,
+    shown_place,
+    skipped_by_reason,
+    source_lines,
+)
 from torchsan.report.verdict import Status, Verdict, verdict
 
-Render = Callable[[int | None], list[Line]]
+_Section = tuple[Callable[[int | None], list[Line]], int]
+"""A part of the report: a function that gives it in at most so many lines, or whole for None; and its share, which is
+how many lines it may take whatever the others need, at least what it takes to say what it leaves out.
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A part of a report. `render(n)` gives it in at most `n` lines, `render(None)` whole.
-
-    `share` is how many lines it may take whatever the others need; at least what it takes to say what it leaves out.
-    """
-
-    render: Render
-    share: int
-
-
-def fitted(sections: Sequence[Section], limit: int | None) -> list[Line]:
+def _fitted(sections: Sequence[_Section], limit: int | None) -> list[Line]:
     """Return the sections in at most `limit` lines; None for no limit. Lines that one does not need go to the first."""
-    whole = [section.render(None) for section in sections]
+    whole = [render(None) for render, _ in sections]
     if limit is None or sum(map(len, whole)) <= limit:
         return [line for lines in whole for line in lines]
-    given = [min(len(lines), section.share) for lines, section in zip(whole, sections, strict=True)]
+    given = [min(len(lines), share) for lines, (_, share) in zip(whole, sections, strict=True)]
     for i, lines in enumerate(whole):
-        spare = max(0, limit - sum(given))
-        given[i] += min(spare, len(lines) - given[i])
+        given[i] += min(max(0, limit - sum(given)), len(lines) - given[i])
     return [
         line
-        for section, lines, n in zip(sections, whole, given, strict=True)
-        for line in (lines if len(lines) <= n else section.render(n))
+        for (render, _), lines, n in zip(sections, whole, given, strict=True)
+        for line in (lines if len(lines) <= n else render(n))
     ]
 
 
@@ -49,7 +52,7 @@ SCREEN = 60
 """Lines of a report at most, unless all of it is asked for."""
 _NAMES_PER_REASON = 4
 _REASONS = 6
-_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
+STATUS_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status.INCOMPLETE: "bold yellow"}
 
 
 def print_report(
@@ -58,14 +61,14 @@ def print_report(
     """Print the report of a recording, on one screen. `quiet` leaves out what was looked at; `everything` no line."""
     ending = _ending(recording, verdict(recording), quiet, everything, hint)
     place = clean(shown_place(recording))
-    sections = [Section(render=partial(_findings, recording, place), share=26)]
+    sections: list[_Section] = [(partial(_findings, recording, place), 26)]
     if not quiet:
         sections += [
-            Section(render=lambda n: program_lines(recording, n, place), share=14),
-            Section(render=partial(memory_lines, recording), share=8),
-            Section(render=lambda n: _skipped(recording, n, everything), share=6),
+            (partial(_program, recording, place), 14),
+            (partial(_memory, recording), 8),
+            (partial(_skipped, recording, place, everything), 6),
         ]
-    print_lines([*fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
+    print_lines([*_fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
 
 
 def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
@@ -118,32 +121,31 @@ def _findings(recording: Reader, place: str, limit: int | None) -> list[Line]:
         named = rest if len(rest) <= left else rest[: max(0, left - 1)]
         lines += [finding_line(f) for f, _ in named]
         if len(named) < len(rest):
-            more_findings = count(len(rest) - len(named), "finding")
-            lines.append(Line(f"… and {more_findings} more: torchsan report --all {place}", "dim"))
+            lines.append(_more("", len(rest) - len(named), "finding", place))
     return lines
 
 
-def _skipped(recording: Reader, limit: int | None, everything: bool) -> list[Line]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for skipped in recording.coverage().skipped:
-        groups[skipped.reason].append(skipped.what)
+def _skipped(recording: Reader, place: str, everything: bool, limit: int | None) -> list[Line]:
+    groups = skipped_by_reason(recording.coverage())
     if not groups:
         return []
     lines = [Line(""), Line("Not checked", "bold")]
-    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    shown = ordered if limit is None or len(ordered) + 2 <= limit else ordered[: max(0, limit - 3)]
+    shown = groups if limit is None or len(groups) + 2 <= limit else groups[: max(0, limit - 3)]
     for reason, whats in shown:
         names = whats if everything else whats[:_NAMES_PER_REASON]
         more = ", …" if len(whats) > len(names) else ""
         lines.append(Line(f"  {len(whats)} × {clean(reason, 200)}: {clean(', '.join(names), 4000)}{more}"))
-    if len(shown) < len(ordered):
-        more = count(len(ordered) - len(shown), "reason")
-        lines.append(Line(f"  … and {more} more: torchsan report --all {clean(shown_place(recording))}", "dim"))
+    if len(shown) < len(groups):
+        lines.append(_more("  ", len(groups) - len(shown), "reason", place))
     return lines
 
 
+def _more(indent: str, n: int, what: str, place: str) -> Line:
+    return Line(f"{indent}… and {count(n, what)} more: torchsan report --all {place}", "dim")
+
+
 def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, hint: str | None) -> list[Line]:
-    lines = [Line(""), Line(f"torchsan: {clean(_verdict_text(recording, outcome))}", _STYLES[outcome.status])]
+    lines = [Line(""), Line(f"torchsan: {clean(_verdict_text(recording, outcome))}", STATUS_STYLES[outcome.status])]
     reasons = outcome.reasons if everything else outcome.reasons[:_REASONS]
     lines += [Line(f"  {clean(reason)}") for reason in reasons]
     if hint is not None:
@@ -155,10 +157,7 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
 
 
 def _verdict_text(recording: Reader, outcome: Verdict) -> str:
-    counts = Counter(f.severity for f in recording.findings())
-    found = ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
-    coverage = recording.coverage()
-    seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+    found, seen = severities_text(recording.findings()), seen_text(recording.coverage())
     match outcome.status:
         case Status.FINDINGS:
             return f"findings: {found}; {seen}"
@@ -166,3 +165,121 @@ def _verdict_text(recording: Reader, outcome: Verdict) -> str:
             return f"incomplete{f' ({found})' if found else ''}: {seen}"
         case Status.CLEAN:
             return f"clean{f' of errors ({found})' if found else ''}: {seen}"
+
+
+def _program(recording: Reader, place: str, limit: int | None) -> list[Line]:
+    """Return the graphs and their kernels in launch order, in at most `limit` lines."""
+    graphs, coverage = recording.graphs(), recording.coverage()
+    if not graphs:
+        return []
+    head = [
+        Line(""),
+        Line(
+            f"Compiled program: {count(coverage.graphs, 'graph')}, {count(coverage.kernels, 'kernel')}, "
+            f"{count(coverage.buffers, 'buffer')} ({coverage.buffers_checked} checked), "
+            f"{count(coverage.ops_checked, 'operator')} checked",
+            "bold",
+        ),
+    ]
+    rows: list[GraphRecord | KernelRecord] = []
+    for graph in graphs:
+        rows += [graph, *graph.kernels]
+    shown = rows if limit is None or len(rows) + 2 <= limit else rows[: max(0, limit - 3)]
+    while shown and len(shown) < len(rows) and isinstance(shown[-1], GraphRecord):
+        shown.pop()  # A heading without anything below it says nothing.
+    lines = head + list(_table(shown, recording.manifest.cwd))
+    if len(shown) < len(rows):
+        kernels = sum(isinstance(row, KernelRecord) for row in rows[len(shown) :])
+        lines.append(_more("  ", kernels, "kernel", place))
+    return lines
+
+
+def _table(rows: list[GraphRecord | KernelRecord], cwd: str) -> Iterator[Line]:
+    kernels = [row for row in rows if isinstance(row, KernelRecord)]
+    names = min(48, max((len(k.name) for k in kernels), default=0))
+    places = min(40, max((len(_location(k, cwd)) for k in kernels), default=0))
+    for row in rows:
+        if isinstance(row, GraphRecord):
+            seconds = f", compiled in {row.compile_seconds:.1f} s" if row.compile_seconds else ""
+            yield Line(f"  graph {clean(row.label)}: {count(len(row.kernels), 'kernel')}{seconds}", "bold cyan")
+        else:
+            place = f"{_location(row, cwd):<{places}}  {_code(row)}".rstrip()
+            yield Line(f"    {row.nth:>3}  {clean(row.name):<{names}}  {place}")
+
+
+def _location(kernel: KernelRecord, cwd: str) -> str:
+    """Paths below the folder that the program ran in are shown from there, as the user types them."""
+    if not kernel.source:
+        return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
+    first = kernel.source[0]
+    return f"{clean(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}'))}:{first.line}"
+
+
+def _code(kernel: KernelRecord) -> str:
+    if not kernel.source:
+        return ""
+    more = len(kernel.source) - 1
+    return clean(kernel.source[0].code.strip(), 60) + (f"  (+{count(more, 'line')})" if more else "")
+
+
+def kernel_details(recording: Reader, glob: str) -> Iterator[Line]:
+    """Yield all that is recorded about the kernels of this name. Raise UsageError if there are none."""
+    found = [(g, k) for g in recording.graphs() for k in g.kernels if fnmatch.fnmatchcase(k.name, glob)]
+    if not found:
+        names = list(dict.fromkeys(k.name for g in recording.graphs() for k in g.kernels))
+        raise UsageError(
+            f"no kernel of {recording.path} is called {glob}; kernels: {', '.join(names[:8]) or 'none'}"
+            + (f" and {len(names) - 8} more" if len(names) > 8 else ""),
+            slug="nothing-selected",
+        )
+    for graph, kernel in found:
+        yield Line("")
+        yield Line(f"{clean(kernel.name)}: graph {clean(graph.label)}, launch {kernel.nth}, {kernel.kind}", "bold cyan")
+        yield from source_lines(kernel.source)
+        for name in ("reads", "writes", "nodes", "ops"):
+            values = getattr(kernel, name)
+            if values:
+                yield from field_lines(name, ", ".join(values))
+
+
+_LINES_OF_SOURCE = 3
+
+
+def _memory(recording: Reader, limit: int | None = None) -> list[Line]:
+    """Return a line for each graph, of the call with the highest peak, and below it the source lines that made it.
+
+    In at most `limit` lines: the source lines go first, then the graphs with the lowest peaks.
+    """
+    calls: dict[tuple[int, str], dict[str, Any]] = {}
+    for event in recording.events("memory"):
+        key = (int(event["graph"]), str(event["direction"]))
+        if key not in calls or event["peak"] > calls[key]["peak"]:
+            calls[key] = event
+    if not calls:
+        return []
+    head = [
+        Line(""),
+        Line("Memory of compiled calls", "bold"),
+        Line(f"  {'graph':<14} {'peak':>10} {'planned':>10} {'allocated':>10} {'saved':>10} {'given':>10}", "dim"),
+    ]
+    if limit is None:
+        return head + [line for key, event in calls.items() for line in (_graph(key, event), *_sources(event))]
+    room = max(0, limit - len(head))
+    highest = sorted(calls.items(), key=lambda call: -call[1]["peak"])
+    shown = calls if len(calls) <= room else dict(highest[: max(0, room - 1)])
+    lines = head + [_graph(key, event) for key, event in calls.items() if key in shown]
+    if len(shown) < len(calls):
+        lines.append(Line(f"  … and {len(calls) - len(shown)} graphs more, with lower peaks", "dim"))
+    return lines
+
+
+def _graph(key: tuple[int, str], event: dict[str, Any]) -> Line:
+    figures = " ".join(f"{in_bytes(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given"))
+    return Line(f"  {clean(f'{key[0]} {key[1]}'):<14} {figures}")
+
+
+def _sources(event: dict[str, Any]) -> Iterator[Line]:
+    for source in event["by_source"][:_LINES_OF_SOURCE]:
+        place = f"{source['file']}:{source['line']}" if source["file"] else "elsewhere"
+        module = f" in {source['module']}" if source["module"] else ""
+        yield Line(f"  {'':<14} {in_bytes(source['bytes']):>10} {clean(place + module)}")

@@ -1,4 +1,4 @@
-"""What a recording means for whoever waits for an exit status."""
+"""The verdict on a recording: clean, findings or incomplete, and the exit status that goes with it."""
 
 from __future__ import annotations
 
@@ -63,10 +63,12 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
             if program.exit == 0
             else "the run was killed, or is still going on"
         )
-    if coverage.graphs == 0:
+    unchecked = [f"{e.get('what')}: {e.get('reason')}" for e in recording.events("incomplete")]
+    reasons += dict.fromkeys(unchecked)
+    if coverage.graphs == 0 and not unchecked:
         observed = "nothing" if coverage.ops_checked == 0 else "no compiled program"
         reasons.append(f"nothing was compiled by Inductor, so {observed} was observed")
-    elif coverage.kernels == 0 and coverage.buffers_checked == 0:
+    elif coverage.graphs and coverage.kernels == 0 and coverage.buffers_checked == 0:
         reasons.append("the compiled graphs launch no kernels, so nothing was observed")
     return tuple(reasons)
 

@@ -1,11 +1,21 @@
-"""A process that has imported PyTorch once, and forks for each trial: a fresh process without the seconds of importing.
+"""The process that `trial_server` starts: it imports PyTorch once and forks a fresh process for each trial.
 
-What `torchsan.repro.trial_server` starts, as a process of its own. It reads requests from stdin, one JSON object a
-line, and answers each with a line once its trial is over: several at once, in whatever order they end. It runs nothing
-in parallel itself: a fork of a process that has would hang.
+    python _trial_process.py serve MODULE…    serve requests; import the modules before anything else
+    python _trial_process.py once REQUEST     run one request in this very process
+
+Its stdin is a socket, and through it comes a connection for each request: a line of JSON each way, the answer once the
+trial is over. It runs nothing in parallel itself: a fork of a process that has would hang.
+
+It is run as a file and imports nothing of torchsan at first. So it can fork the *spare*: a process that has PyTorch
+ready and never imported torchsan, for the script that has to fail without it.
 """
 
 from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # This file's folder, which Python put there; before any import could look into it.
 
 import ctypes
 import importlib
@@ -15,75 +25,38 @@ import resource
 import runpy
 import select
 import signal
-import sys
+import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _MOST_FILE = 4 << 30
 _PR_SET_PDEATHSIG = 1
+_FAILED = 70
 
 
-@dataclass(frozen=True, slots=True)
-class Spare:
-    """A process that has imported PyTorch, but nothing of ours, and waits for the folder of a script to run alone."""
-
-    process: int
-    orders: int
-
-    def run(self, folder: str) -> int:
-        """Let it run the script. Return the process, which ends with it."""
-        os.write(self.orders, os.fsencode(folder))
-        return self.process
-
-
-def main(spare: Spare) -> None:
-    """Serve until stdin ends."""
-    spares = [spare]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path[0] = str(Path.cwd())
-    _import_all()
-    os.set_blocking(0, False)
-    running: dict[int, _Running] = {}
-    rest, over = b"", False
-    while not over or running:
-        select.select([0] if not over else [], [], [], 0.01 if running else None)
-        with suppress(BlockingIOError):
-            chunk = os.read(0, 1 << 16)
-            over = over or not chunk
-            rest += chunk
-        *lines, rest = rest.split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            alone = request["work"] == "alone" and spares
-            child = spares.pop().run(request["folder"]) if alone else _start(request)
-            running[child] = _Running(request["id"], time.monotonic(), request["timeout"])
-        for answer in _ended(running):
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+def _main() -> None:
+    match sys.argv[1:]:
+        case ["serve", *modules]:
+            for name in modules:
+                importlib.import_module(name)
+            spare = _fork_spare()
+            _import_torchsan()
+            _serve([spare])
+        case ["once", request]:
+            _run(json.loads(request))
 
 
-def once() -> None:
-    """Run the one request that is the argument, in this process."""
-    sys.path[0] = str(Path.cwd())
-    _in_child(json.loads(sys.argv[1]))
+def _import_torchsan() -> None:
+    """What trials need of torchsan, so that no trial has to import it."""
+    from torchsan.checks import REGISTRY
 
-
-def _import_all() -> None:
-    for name in (
-        "torch",
-        "torchsan.session",
-        "torchsan.checks.values.watch",
-        "torchsan.checks.stages.watch",
-        "torchsan.checks.memory.watch",
-        "torchsan.checks.metadata.eager",
-        "torchsan.repro.evaluate",
-    ):
+    watches = [f"torchsan.checks.{check}.watch" for check in REGISTRY]
+    for name in ("torchsan.session", *watches, "torchsan.repro.values"):
         importlib.import_module(name)
     from torchsan.torch_internals.inductor import warm_compiler
 
@@ -92,54 +65,117 @@ def _import_all() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    id: int
-    started: float
-    limit: float
+    connection: socket.socket
+    deadline: float
 
 
-def _start(request: dict[str, Any]) -> int:
+def _serve(spares: list[_Spare]) -> None:
+    """Serve until stdin ends: nobody waits for answers any more then, so what still runs is ended."""
+    control = socket.socket(fileno=0)
+    running: dict[int, _Running] = {}
+    while True:
+        ready, _, _ = select.select([control], [], [], 0.01 if running else None)
+        if ready:
+            _, received, _, _ = socket.recv_fds(control, 1, 1)
+            if not received:
+                break
+            connection = socket.socket(fileno=received[0])
+            request = json.loads(connection.makefile().readline())
+            child = _start(request, spares, [connection, *(r.connection for r in running.values())])
+            running[child] = _Running(connection, time.monotonic() + request["timeout"])
+        _answer_ended(running)
+    for child in running:
+        _kill(child)
+
+
+def _start(request: dict[str, Any], spares: list[_Spare], connections: list[socket.socket]) -> int:
+    """Start the trial; return its process."""
+    if request["work"] == "alone" and spares:
+        spare = spares.pop()
+        with suppress(BrokenPipeError):  # It has died.
+            os.write(spare.orders, os.fsencode(request["folder"]))
+            return spare.process
     child = os.fork()
     if child == 0:
-        _in_child(request)
+        for connection in connections:
+            connection.close()
+        _run(request)
     return child
 
 
-def _ended(running: dict[int, _Running]) -> Iterator[dict[str, Any]]:
-    """The answers for children that have ended, or had to be."""
-    for child, request in list(running.items()):
+def _answer_ended(running: dict[int, _Running]) -> None:
+    """Answer for the trials that have ended, or have to because their time is up."""
+    for child, trial in list(running.items()):
         done, status = os.waitpid(child, os.WNOHANG)
-        seconds = time.monotonic() - request.started
-        timeout = not done and seconds > request.limit
+        timeout = not done and time.monotonic() > trial.deadline
         if timeout:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-                os.killpg(child, signal.SIGKILL)
+            _kill(child)
             _, status = os.waitpid(child, 0)
         if done or timeout:
             del running[child]
-            code = os.waitstatus_to_exitcode(status)
-            yield {"id": request.id, "status": code, "seconds": seconds, "timeout": timeout}
+            answer = {"status": os.waitstatus_to_exitcode(status), "timeout": timeout}
+            with suppress(BrokenPipeError), trial.connection:
+                trial.connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _in_child(request: dict[str, Any]) -> None:
-    status = 70
+def _kill(child: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    process: int
+    orders: int
+    """Where the folder goes whose script it is to run. It ends with that."""
+
+
+def _fork_spare() -> _Spare:
+    order, orders = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(order)
+        return _Spare(process, orders)
+    os.close(orders)
+    _detach()
+    for stream in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+    folder = os.read(order, 1 << 16)
+    if not folder:  # The server has ended.
+        os._exit(0)
+    _enter(Path(os.fsdecode(folder)))
+    sys.exit(_run_script(["repro.py"]))
+
+
+def _detach() -> None:
+    os.setsid()
+    with suppress(OSError, AttributeError):  # Linux: die with the server, whoever ends it.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _enter(folder: Path) -> None:
+    """Make this a process that runs in the folder, writes to `output.txt` in it and cannot fill the disk."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
+    output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+
+
+def _run(request: dict[str, Any]) -> NoReturn:
+    """Run one request and end this process with its status."""
+    status = _FAILED
     try:
-        os.setsid()
-        with suppress(OSError, AttributeError):  # Linux: die with the zygote, whoever ends it.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
+        _detach()
         folder = Path(request["folder"])
-        output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.chdir(folder)
-        sys.path.insert(1, str(folder))
+        _enter(folder)
         for module in request["loads"]:
             importlib.import_module(module)
-        work: Callable[[dict[str, Any], Path], int] = _WORK[request["work"]]
-        status = work(request, folder)
+        status = _WORK[request["work"]](request, folder)
     except BaseException:  # noqa: BLE001  # Whatever a trial does, it ends here.
         traceback.print_exc()
     finally:
@@ -149,32 +185,30 @@ def _in_child(request: dict[str, Any]) -> None:
         os._exit(status)
 
 
-def _trial(request: dict[str, Any], folder: Path) -> int:
-    """Run the script in a session; its findings are in the recording then."""
-    from torchsan.session import session
-
-    with session(check=request["check"], out=folder / "recording"):
-        return _script(request, folder)
-
-
-def _script(request: dict[str, Any], folder: Path) -> int:
-    """Run the script by itself."""
-    sys.argv = request["words"]
+def _run_script(words: list[str]) -> int:
+    """Run the script with these words as its arguments. Return its status; a traceback begins with its first frame."""
+    sys.argv = words
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        runpy.run_path(words[0], run_name="__main__")
     except SystemExit as e:
         return 0 if not e.code else 1
-    except BaseException:  # noqa: BLE001  # An assertion is what it is for; anything else is a failure too.
-        traceback.print_exc()
+    except BaseException as e:  # noqa: BLE001  # An assertion is what it is for; anything else is a failure too.
+        frame = e.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename != words[0]:
+            frame = frame.tb_next
+        traceback.print_exception(e.with_traceback(frame))
         return 1
     return 0
 
 
-def _evaluate(request: dict[str, Any], folder: Path) -> int:
-    from torchsan.repro.evaluate import evaluate
+def _script(request: dict[str, Any], folder: Path) -> int:
+    """Run the script; if checks are asked for, in a session, whose findings are in the recording then."""
+    if not request["check"]:
+        return _run_script(request["words"])
+    from torchsan.session import session
 
-    evaluate(folder)
-    return 0
+    with session(check=request["check"], out=folder / "recording"):
+        return _run_script(request["words"])
 
 
 def _alone(request: dict[str, Any], folder: Path) -> int:
@@ -182,4 +216,15 @@ def _alone(request: dict[str, Any], folder: Path) -> int:
     os.execv(sys.executable, [sys.executable, *request["words"]])
 
 
-_WORK = {"trial": _trial, "script": _script, "alone": _alone, "evaluate": _evaluate}
+def _evaluate(request: dict[str, Any], folder: Path) -> int:
+    """Compute the values of an exhibit's nodes."""
+    from torchsan.repro.values import evaluate
+
+    evaluate(folder)
+    return 0
+
+
+_WORK: dict[str, Callable[[dict[str, Any], Path], int]] = {"script": _script, "alone": _alone, "evaluate": _evaluate}
+
+if __name__ == "__main__":
+    _main()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.checks import REGISTRY, Reproduction
+from torchsan.records import Finding, Kind, Severity, Stage
 from torchsan.repro.exhibits import overflow_of
 
 _OF_VALUES = frozenset([Kind.WRONG_VALUES, Kind.NON_FINITE, Kind.NONDETERMINISTIC])
-
-_END = re.compile(r"the (last|first) (\d+) of (\d+)")
-_PLACES = ("the last", "the first", "edges", "index")
+_PLACES = frozenset(["last", "first", "edges", "index"])
 
 
 def find_same(wanted: Finding, found: Sequence[Finding]) -> Finding | None:
@@ -33,28 +31,30 @@ def same_finding(wanted: Finding, found: Finding) -> bool:
 
     What is wrong at the end, the start or the edges of a dimension, or at one index of it, has to stay so: a kernel
     whose every element is wrong is another bug. Which elements are wrong for their values' sake may change.
-    Kernels, buffers and graphs have other names in another program, and are not compared.
+    Kernels, buffers and graphs have other names in another program, and are not compared. Neither is the place, or the
+    pass, of a finding from a recording that is too old to have `place`, or `pass`, in its evidence.
     """
     if (found.check, found.kind) != (wanted.check, wanted.kind) or _rank(found) < _rank(wanted):
         return False
     if wanted.stage is not None and str(wanted.stage) not in _stages(found):
         return False
-    if wanted.pass_ is not None and not _passes(wanted.pass_) & _passes(found.pass_ or ""):
+    if _passes(wanted) and not _passes(wanted) & _passes(found):
         return False
     if _place(wanted) is not None and _place(found) != _place(wanted):
         return False
-    by_step = wanted.check is Check.STAGES and wanted.stage is not Stage.KERNEL
+    by_step = REGISTRY[wanted.check].reproduction is Reproduction.COMPILED and wanted.stage is not Stage.KERNEL
     # A step that was found by what it did to the whole graph names nodes of that graph.
     return by_step or not wanted.ops or bool(set(wanted.ops) & set(found.ops))
 
 
 def _place(finding: Finding) -> str | None:
-    """Which end of a tensor is wrong, as the pattern in the evidence has it; None if it is no particular place."""
-    pattern = str(finding.evidence.get("pattern", ""))
-    part = _END.search(pattern)
-    if finding.kind is Kind.NONDETERMINISTIC or (part is not None and 2 * int(part[2]) > int(part[3])):
-        return None  # All but a few is no end.
-    return next((place for place in _PLACES if place in pattern), None)
+    """Which end of a tensor is wrong; None if it is no particular place, or not known."""
+    match finding.evidence.get("place"):
+        case {"count": int(count), "of": int(size)} if 2 * count > size:
+            return None  # All but a few is no end.
+        case {"side": str(side)} if side in _PLACES and finding.kind is not Kind.NONDETERMINISTIC:
+            return side
+    return None
 
 
 def _rank(finding: Finding) -> int:
@@ -67,7 +67,11 @@ def _stages(finding: Finding) -> set[str]:
     return {str(finding.stage), *(seen if isinstance(seen, dict) else ())}
 
 
-def _passes(label: str) -> set[str]:
-    """`pass_pattern_0: a, b` as {"a", "b"}; a pass without patterns by its own name."""
-    name, _, patterns = label.partition(": ")
-    return {p.strip() for p in patterns.split(",")} if patterns else {name} - {""}
+def _passes(finding: Finding) -> set[str]:
+    """The patterns that fired in the pass to blame, or the pass itself if it has none; nothing if it is not known."""
+    match finding.evidence.get("pass"):
+        case {"patterns": [_, *_] as patterns}:
+            return set(map(str, patterns))
+        case {"name": str(name)}:
+            return {name}
+    return set()

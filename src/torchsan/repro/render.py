@@ -1,4 +1,4 @@
-"""A candidate as a script: plain PyTorch, nothing from torchsan, unless its tensors stay in a store."""
+"""A candidate as a script: plain PyTorch, nothing from torchsan unless its tensors stay in a store; and its README."""
 
 from __future__ import annotations
 
@@ -6,17 +6,44 @@ import builtins
 import keyword
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchsan._version import __version__
+from torchsan.checks import REGISTRY, Reproduction
+from torchsan.errors import RecordingError
+from torchsan.graphs.rebuild import argument, dtype_named
+from torchsan.recording import Manifest
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.repro.script_assertions import ending
-from torchsan.repro.values import Tensors, contiguous_stride, dtype_named, is_uniform, span
+from torchsan.report.findings import count
+from torchsan.repro.script_assertions import assertions, shows_by_itself
+from torchsan.repro.trials import Verdict
+from torchsan.repro.values import Tensors, contiguous_stride, default_fill, is_uniform, span
 
 _MOST_INLINE = 32
+_MOST_OUTPUT = 3000
 _TAKEN = frozenset(["torch", "sys", "aten", "prims", "f", "inputs", "run", "data", "store", "load", *dir(builtins)])
+
+
+_FROM_FILE = """\
+blob = bytearray(pathlib.Path(__file__).with_name("data.safetensors").read_bytes())
+
+
+def data(dtype, offset, size):  # safetensors: the length of a header, the header, the tensors
+    start = 8 + int.from_bytes(blob[:8], "little") + offset
+    values = torch.frombuffer(blob, dtype=dtype, count=math.prod(size), offset=start)
+    return values.reshape(size).clone()
+"""
+_FROM_STORE = """\
+store = torchsan.Store(pathlib.Path(__file__).with_name("tensors"))
+
+
+def load(name, size, stride, dtype):
+    with torchsan.loading_from(store):
+        return torch.ops.torchsan.load_tensor(name, size, stride, dtype=dtype, device="cpu")
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,37 +51,33 @@ class Script:
     """A text, and the one-dimensional tensors that it expects beside it: in a file, or in a store by their names."""
 
     text: str
-    data: dict[str, torch.Tensor] = field(default_factory=dict)
+    data: dict[str, torch.Tensor]
 
 
 def render(
-    exhibit: Exhibit,
-    finding: Finding,
-    tensors: Tensors,
-    title: str,
-    loads: tuple[str, ...] = (),
-    *,
-    store: bool = False,
+    exhibit: Exhibit, finding: Finding, tensors: Tensors, loads: tuple[str, ...] = (), *, store: bool = False
 ) -> Script:
     """Return the script that shows the finding and exits with 1 when it does. `loads` are modules to import first."""
     writer = _Writer(exhibit, tensors, store=store)
-    end = ending(exhibit, finding)
-    body = [*writer.function(), "", "", *writer.inputs(), "", ""]
+    body = [*writer.function(), "", "", *writer.inputs(exhibit.inputs, "inputs"), "", ""]
     for i, call in enumerate(exhibit.earlier):
         body += [*writer.inputs(call, f"earlier{i}" if len(exhibit.earlier) > 1 else "earlier"), "", ""]
-    modules = writer.imports | ({"sys"} if any("sys." in line for line in end.lines) else set())
-    head = [f'"""{_docstring(title)}"""', *(f"import {m}" for m in sorted(modules))]
-    head += ["import torch", *sorted(end.froms), *(f"import {m}" for m in writer.late_imports)]
-    head += [f"import {m}  # registers the operators" for m in loads]
-    settings = [f"torch._inductor.config.{k} = {v!r}" for k, v in sorted(exhibit.config.items())]
-    if settings:
-        head.append("import torch._inductor.config")
-    if not exhibit.grad:
-        settings.insert(0, "torch.set_grad_enabled(False)")
+    end, imports = assertions(exhibit, finding)
     libraries = sorted({n.op.split(".")[0] for n in exhibit.nodes} & {"aten", "prims"})
     names = [f"{name} = torch.ops.{name}" for name in libraries]
-    lines = [*head, "", *names, *settings, *writer.preamble, "", "", *body, *end.lines]
-    return Script(text="\n".join(lines) + "\n", data=writer.data)
+    if not exhibit.grad:
+        names.append("torch.set_grad_enabled(False)")
+    names += [f"torch._inductor.config.{k} = {v!r}" for k, v in sorted(exhibit.config.items())]
+    if writer.data:
+        names += (_FROM_STORE if store else _FROM_FILE).splitlines()
+    lines = [*names, "", "", *body, *end]
+    modules = [m for m in ("math", "pathlib", "sys") if any(f"{m}." in line for line in lines)]
+    head = [f'"""{_docstring(title(finding, exhibit))}"""', *(f"import {m}" for m in modules)]
+    head += ["import torch", *imports, *(["import torchsan"] if writer.data and store else [])]
+    head += [f"import {m}  # registers the operators" for m in loads]
+    if exhibit.config:
+        head.append("import torch._inductor.config")
+    return Script(text="\n".join([*head, "", *lines, ""]), data=writer.data)
 
 
 def _docstring(text: str) -> str:
@@ -63,23 +86,21 @@ def _docstring(text: str) -> str:
 
 
 class _Writer:
+    """`data` are the tensors that are too large to stand in the text."""
+
     def __init__(self, exhibit: Exhibit, tensors: Tensors, *, store: bool) -> None:
+        self.data: dict[str, torch.Tensor] = {}
         self._exhibit = exhibit
         self._tensors = tensors
         self._store = store
-        self._offset = 0
         self._names = _identifiers(exhibit)
-        self.data: dict[str, torch.Tensor] = {}
-        self.imports: set[str] = set()
-        self.late_imports: list[str] = []
-        self.preamble: list[str] = []
 
     def function(self) -> list[str]:
         """The function that is compiled."""
         lines = [f"def f({', '.join(self._names[g.name] for g in self._exhibit.inputs)}):"]
         for node in self._exhibit.nodes:
-            words = [self._value(a) for a in node.args]
-            words += [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+            words = [_expression(argument(a, self._names)) for a in node.args]
+            words += [f"{k}={_expression(argument(v, self._names))}" for k, v in node.kwargs.items()]
             name = self._names[node.name]
             if node.op == "getitem":
                 lines.append(f"    {name} = {words[0]}[{words[1]}]")
@@ -90,9 +111,8 @@ class _Writer:
         lines.append(f"    return {', '.join(outputs)}" if len(outputs) == 1 else f"    return [{', '.join(outputs)}]")
         return lines
 
-    def inputs(self, call: tuple[Given, ...] | None = None, name: str = "inputs") -> list[str]:
-        """A function that makes the arguments anew."""
-        given = self._exhibit.inputs if call is None else call
+    def inputs(self, given: tuple[Given, ...], name: str) -> list[str]:
+        """A function of this name that makes the arguments anew."""
         lines = [f"def {name}():"]
         if any((g.fill or "").startswith("rand") for g in given):
             lines.append("    torch.manual_seed(0)")
@@ -132,72 +152,42 @@ class _Writer:
         if memory.numel() <= _MOST_INLINE:
             values = _numbers(memory.reshape(size))
             return f"torch.tensor({values}{kind or f', dtype={dtype}'})"
+        offset = sum(t.numel() * t.element_size() for t in self.data.values())
         self.data[name] = memory
-        if self._store:
-            return self._loaded(name, memory, size)
-        return self._from_file(memory, size)
-
-    def _from_file(self, memory: torch.Tensor, size: tuple[int, ...]) -> str:
-        if not self.preamble:
-            self.imports |= {"math", "pathlib"}
-            self.preamble = [
-                'blob = bytearray(pathlib.Path(__file__).with_name("data.safetensors").read_bytes())',
-                "",
-                "",
-                "def data(dtype, offset, size):  # safetensors: the length of a header, the header, the tensors",
-                '    start = 8 + int.from_bytes(blob[:8], "little") + offset',
-                "    values = torch.frombuffer(blob, dtype=dtype, count=math.prod(size), offset=start)",
-                "    return values.reshape(size).clone()",
-            ]
-        expression = f"data({memory.dtype}, {self._offset}, {_tuple(size)})"
-        self._offset += memory.numel() * memory.element_size()
-        return expression
-
-    def _loaded(self, name: str, memory: torch.Tensor, size: tuple[int, ...]) -> str:
-        if not self.preamble:
-            self.imports.add("pathlib")
-            self.late_imports = ["torchsan"]
-            self.preamble = [
-                'store = torchsan.Store(pathlib.Path(__file__).with_name("tensors"))',
-                "",
-                "",
-                "def load(name, size, stride, dtype):",
-                "    with torchsan.loading_from(store):",
-                '        return torch.ops.torchsan.load_tensor(name, size, stride, dtype=dtype, device="cpu")',
-            ]
+        if not self._store:
+            return f"data({memory.dtype}, {offset}, {_tuple(size)})"
         text = f"load({name!r}, [{memory.numel()}], [1], {memory.dtype})"
         return text if size == (memory.numel(),) else f"{text}.reshape({_tuple(size)})"
 
-    def _value(self, value: Any) -> str:
-        match value:
-            case {"node": str(name)}:
-                return self._names[name]
-            case {"dtype": str(name)}:
-                return str(dtype_named(name))
-            case {"device": str(name)}:
-                return f"torch.device({name!r})"
-            case {"layout": str()}:
-                return "torch.strided"
-            case {"memory_format": str(name)}:
-                return str(getattr(torch, name)) if isinstance(getattr(torch, name, None), torch.memory_format) else ""
-            case {"float": str(name)}:
-                return f"float({name!r})"
-            case {"complex": [real, imaginary]}:
-                return f"complex({self._value(real)}, {self._value(imaginary)})"
-            case list() | tuple():
-                return f"[{', '.join(self._value(v) for v in value)}]"
-            case _:
-                return repr(value)
+
+class _Name(str):
+    """The name of a variable, among values."""
 
 
-def _identifiers(exhibit: Exhibit) -> dict[str, str]:
+def _expression(value: Any) -> str:
+    """An argument of an operator as Python."""
+    match value:
+        case _Name():
+            return value
+        case torch.device():
+            return f"torch.device({str(value)!r})"
+        case list():
+            return f"[{', '.join(map(_expression, value))}]"
+        case float() | complex():
+            return _number(value)
+        case None | bool() | int() | str() | torch.dtype() | torch.layout() | torch.memory_format():
+            return repr(value)
+    raise RecordingError(f"malformed exhibit: {value!r:.100} is no argument of an operator", slug="malformed-record")
+
+
+def _identifiers(exhibit: Exhibit) -> dict[str, _Name]:
     """A Python name for each value: its own where that is one, and nobody else's."""
-    names: dict[str, str] = {}
+    names: dict[str, _Name] = {}
     for old in [*(g.name for g in exhibit.inputs), *(n.name for n in exhibit.nodes)]:
         new = old
         while keyword.iskeyword(new) or new in _TAKEN or new in names.values() or new.startswith(("base", "earlier")):
             new = f"{new}_" if not new.startswith(("base", "earlier")) else f"x_{new}"
-        names[old] = new
+        names[old] = _Name(new)
     return names
 
 
@@ -216,13 +206,6 @@ def _made_up(g: Given, size: tuple[int, ...], kind: str) -> str:
     if dtype.itemsize == 1:
         return f"torch.randn({_tuple(size)}).to({dtype})"
     return f"torch.randn({_tuple(size)}{kind})"
-
-
-def default_fill(dtype: torch.dtype) -> str:
-    """What stands in for values that nobody kept: an index is only safe when it is zero."""
-    if dtype.is_floating_point or dtype.is_complex:
-        return "randn 0"
-    return "randint 0 2 0" if dtype is torch.bool else "full 0"
 
 
 def _parsed(text: str, dtype: torch.dtype) -> bool | int | float:
@@ -255,3 +238,65 @@ def _number(value: Any, dtype: torch.dtype = torch.float64) -> str:
 def _same(text: str, value: float, dtype: torch.dtype) -> bool:
     narrow = dtype if dtype.is_floating_point else torch.float64
     return bool(torch.tensor(float(text), dtype=torch.float64).to(narrow).double() == value)
+
+
+def title(finding: Finding, exhibit: Exhibit) -> str:
+    """What is wrong, in a line: with those of the blamed operators that the script still has."""
+    left = {n.op for n in exhibit.nodes}
+    ops = [op for op in finding.ops if op in left] or finding.ops
+    where = ", ".join(ops[:4]) or (finding.pass_ or str(finding.stage))
+    return f"{finding.kind} ({finding.stage}): {where}"
+
+
+def readme(
+    exhibit: Exhibit, finding: Finding, manifest: Manifest, verdict: Verdict, script: str, loads: tuple[str, ...]
+) -> str:
+    """Return README.md of a reproducer."""
+    shown = verdict.same or finding
+    evidence = shown.evidence
+    parts = [f"# {title(finding, exhibit)}", _verified(verdict), "## What is wrong", shown.message]
+    if {"compiled", "eager"} <= set(evidence):
+        parts += [f"Expected (eager): `{evidence['eager']}`", f"Actual (compiled): `{evidence['compiled']}`"]
+    if evidence.get("text"):
+        parts.append(_fenced("text", "\n".join(map(str, evidence["text"]))))
+    how = "python repro.py          # fails"
+    if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
+        how += "\npython repro.py eager    # passes: nothing is compiled"
+    if not shows_by_itself(finding):
+        how = f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"
+    parts += ["## How to run", _fenced("sh", how)]
+    if loads:
+        parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
+    parts.append(_fenced("python", script))
+    if verdict.output:
+        parts += ["What it prints:", _fenced("text", verdict.output[-_MOST_OUTPUT:])]
+    places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
+    calls = count(len(exhibit.nodes), "operator call")
+    origin = [
+        f"{calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
+        ", ".join(f"{what} `{name}`" for what, name in places.items() if name is not None),
+        f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
+        *exhibit.notes,
+    ]
+    parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _verified(verdict: Verdict) -> str:
+    facts = [
+        (
+            verdict.same is not None,
+            "run in a fresh process, in another folder, torchsan makes the same finding",
+            "run in a fresh process, torchsan does not make the same finding",
+        ),
+        (verdict.alone, "`python repro.py` fails", "`python repro.py` does not fail"),
+        (verdict.eager, "it passes with eager", "it does not pass with eager either"),
+    ]
+    if verdict:
+        return f"**Verified**: {'; '.join(yes for fact, yes, _ in facts if fact)}."
+    why = "; ".join(no for fact, _, no in facts if fact is False)
+    return f"**Not verified**: it does not reproduce by itself: {why}."

@@ -1,25 +1,55 @@
-"""What ends the making of a reproducer before it is done."""
+"""Runs trials, each in a fresh process, through a server process that has imported PyTorch once.
+
+Importing it imports no torch.
+"""
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import os
-import queue
+import signal
+import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from torchsan.errors import InternalError
-from torchsan.torch_internals.inductor import IMPORT_COMPILER
+from torchsan.torch_internals.inductor import COMPILER_MODULES
+
+_PROCESS = str(Path(__file__).with_name("_trial_process.py"))
 
 
 class Stopped(Exception):
     """The time is up, or the user pressed Ctrl-C: the best so far is what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One trial, in `folder`, where its output goes too. `words` are the script and its arguments.
+
+    `work` is "script" (run it, under torchsan if there are checks), "alone" (run it in a process that never imported
+    torchsan) or "evaluate" (compute the nodes of `exhibit.json`).
+    """
+
+    work: str
+    folder: str
+    timeout: float
+    words: tuple[str, ...] = ("repro.py",)
+    check: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a trial ended: its status, as `subprocess` has it, and whether it had to be ended."""
+
+    status: int
+    timeout: bool
 
 
 def environment() -> dict[str, str]:
@@ -29,36 +59,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
 
 
-def trial_environment() -> dict[str, str]:
+def _trial_environment() -> dict[str, str]:
     """The same without a pool of compilers, which would take longer to start than one kernel to compile."""
     return environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
-# What it runs. Before it imports anything of torchsan it forks the spare, for a script that has to fail alone.
-_PROGRAM = f"""\
-import ctypes, os, runpy, sys
-{IMPORT_COMPILER}
-order, orders = os.pipe()
-spare = os.fork()
-if spare:
-    from torchsan.cli._trials import Spare, main
-    main(Spare(spare, orders))
-else:
-    os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # Die with the zygote, whoever ends it.
-    os.close(orders)
-    for stream in range(3):
-        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-    folder = os.read(order, 1 << 16)
-    if folder:
-        os.chdir(folder)
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.argv = ["repro.py"]
-        runpy.run_path("repro.py", run_name="__main__")
-"""
 
 
 class TrialServer:
@@ -69,81 +72,77 @@ class TrialServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
-        self._ids = itertools.count()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
         self._over = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        """End it, and the trials it runs, for good."""
+        with self._lock:
+            self._over = True
+            if self._process is not None and self._control is not None:
+                self._process.kill()
+                self._process.wait()
+                self._control.close()
 
     def get_ready(self) -> None:
         """Import PyTorch, there and here, without waiting for it: it will be needed."""
         with self._lock:
-            if self._process is None and not self._over:
-                self._start()
+            if not self._over:
+                self._started()
         # No daemon: a process that ends in the middle of an import of torch may crash.
         threading.Thread(target=importlib.import_module, args=("torch",)).start()
 
-    def _start(self) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=trial_environment(),
-            start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
-        )
-        self._process = process
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+    def _started(self) -> socket.socket:
+        """The socket to a process that runs: a new one, if there is none."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        if self._control is not None:
+            self._control.close()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, _PROCESS, "serve", *COMPILER_MODULES],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_trial_environment(),
+                start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
+            )
+        return self._control
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Request) -> Answer:
         """Run one request to its end. Raise Stopped when it is all over, InternalError if no process can be had."""
         for _ in range(2):
-            answer: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-            with self._lock:
-                if self._over:
-                    raise Stopped("interrupted")
-                if self._process is None or self._process.poll() is not None:
-                    self._start()
-                assert self._process is not None
-                assert self._process.stdin is not None
-                id_ = next(self._ids)
-                self._waiting[id_] = answer
-                with suppress(OSError, ValueError):
-                    self._process.stdin.write(json.dumps(request | {"id": id_}) + "\n")
-                    self._process.stdin.flush()
-            found = answer.get()
-            if found is not None:
-                return found
+            ours, theirs = socket.socketpair()
+            with ours:
+                with self._lock, theirs, suppress(OSError):
+                    if self._over:
+                        raise Stopped("interrupted")
+                    socket.send_fds(self._started(), [b"."], [theirs.fileno()])
+                with suppress(OSError):
+                    ours.sendall(json.dumps(asdict(request)).encode() + b"\n")
+                    answer = ours.makefile().readline()
+                    if answer:
+                        return Answer(**json.loads(answer))
         raise InternalError("no process for trials can be started; see `torchsan doctor`", slug="internal-error")
 
-    def stop(self) -> None:
-        """End it, and the trials it runs, for good."""
-        with self._lock:
-            self._over = True
-            process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = json.loads(line)
-            waiting = self._waiting.pop(answer["id"], None)
-            if waiting is not None:
-                waiting.put(answer)
-        process.wait()
-        process.stdout.close()
-        assert process.stdin is not None
-        with suppress(OSError):
-            process.stdin.close()
-        with self._lock:
-            waiting_ones, self._waiting = self._waiting, {}
-        for waiting in waiting_ones.values():
-            waiting.put(None)
+def run_anew(request: Request) -> Answer:
+    """Run one request in an interpreter started for it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, _PROCESS, "once", json.dumps(asdict(request))],
+            cwd=request.folder,
+            env=_trial_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=request.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(status=-signal.SIGKILL, timeout=True)
+    return Answer(status=done.returncode, timeout=False)

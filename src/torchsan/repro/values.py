@@ -1,26 +1,23 @@
-"""The tensors of a candidate: from a store, sliced or made up; and the file that lies beside a script."""
+"""The tensors of a candidate: from a store, sliced, made up or computed; and the file that lies beside a script."""
 
 from __future__ import annotations
 
 import json
-import math
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchsan.errors import UsageError
-from torchsan.records import Given
+from torchsan.errors import RecordingError, UsageError
+from torchsan.graphs.data import foreign_operators
+from torchsan.graphs.rebuild import argument, dtype_named, find_operator
+from torchsan.records import Exhibit, Given, decode, encode
 from torchsan.store import Store
 
-
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of this name; raise UsageError if PyTorch has none."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise UsageError(f"this PyTorch has no dtype {name!r:.40}", slug="malformed-record")
-    return found
+log = logging.getLogger(__name__)
 
 
 def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
@@ -41,6 +38,13 @@ def is_uniform(memory: torch.Tensor) -> bool:
     """Whether all elements have the same bits."""
     rows = memory.contiguous().view(torch.uint8).reshape(memory.numel(), -1) if memory.numel() else memory
     return memory.numel() == 0 or bool((rows == rows[0]).all())
+
+
+def default_fill(dtype: torch.dtype) -> str:
+    """What stands in for values that nobody kept: an index is only safe when it is zero."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return "randn 0"
+    return "randint 0 2 0" if dtype is torch.bool else "full 0"
 
 
 class Tensors:
@@ -78,6 +82,54 @@ class Tensors:
         return self._read[name]
 
 
+def evaluate(folder: Path) -> None:
+    """Read `exhibit.json`, run it once, eagerly, and put the value of each node into the store `tensors`.
+
+    Write `operators.json`, the operators of other libraries that are registered, and `values.json`, which maps names
+    of nodes to inputs that hold their values. What cannot be run is left out.
+    """
+    exhibit = decode(Exhibit, json.loads((folder / "exhibit.json").read_text()))
+    registered = []
+    for op in foreign_operators(exhibit):
+        with suppress(RecordingError):
+            find_operator(op)
+            registered.append(op)
+    (folder / "operators.json").write_text(json.dumps(registered))
+    found: dict[str, Given] = {}
+    with Store(folder / "tensors") as store, torch.no_grad():
+        tensors = Tensors(store)
+        values: dict[str, Any] = {g.name: _made(g, tensors) for g in exhibit.inputs}
+        for node in exhibit.nodes:
+            try:
+                kwargs = {k: argument(v, values) for k, v in node.kwargs.items()}
+                values[node.name] = find_operator(node.op)(*argument(node.args, values), **kwargs)
+            except Exception:  # what cannot be run here may still be compiled
+                log.debug("cannot run %s", node.name, exc_info=True)
+                continue
+            value = values[node.name]
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu":
+                name = f"node/{node.name}"
+                store.put(name, value.clone(memory_format=torch.preserve_format))
+                found[node.name] = Given(
+                    name=node.name,
+                    dtype=str(value.dtype).removeprefix("torch."),
+                    size=tuple(value.shape),
+                    stride=value.stride(),
+                    stored=name,
+                )
+    (folder / "values.json").write_text(json.dumps({k: encode(v) for k, v in found.items()}))
+
+
+def _made(given: Given, tensors: Tensors) -> torch.Tensor:
+    memory = tensors.memory(given)
+    if memory is None:
+        dtype = dtype_named(given.dtype)
+        fill = (given.fill or default_fill(dtype)).split()[0]
+        count = given.offset + span(given.size, given.stride)
+        memory = torch.randn(count).to(dtype) if fill == "randn" else torch.zeros(count, dtype=dtype)
+    return memory.as_strided(given.size, given.stride, given.offset if given.base is not None else 0)
+
+
 def write_safetensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write one-dimensional tensors in the safetensors format, which needs no package to be written or read."""
     header: dict[str, Any] = {}
@@ -91,11 +143,7 @@ def write_safetensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     with file.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for t in tensors.values():
-            stream.write(_bytes(t))
-
-
-def _bytes(t: torch.Tensor) -> bytes:
-    return bytes(t.contiguous().view(torch.uint8).numpy()) if math.prod(t.shape) else b""
+            stream.write(bytes(t.contiguous().view(torch.uint8).numpy()) if t.numel() else b"")
 
 
 _FORMAT = {

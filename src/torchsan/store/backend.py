@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import mmap
-import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torchsan.errors import StoreError
 from torchsan.store.metadata import Digest, SegmentId
@@ -152,17 +151,6 @@ def aside_key(digest: Digest) -> str:
 def new_segment() -> SegmentId:
     """Return a name that no other writer has; names sort by time."""
     return SegmentId(f"{time.time_ns():016x}-{secrets.token_hex(6)}")
-
-
-def open_backend(url: str, *, durable: bool, storage_options: Mapping[str, Any] | None) -> Backend:
-    """Return the backend for `url`: a local path, `file://` or any other fsspec URL."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(//|:)", url) and not url.startswith(("file://", "local://")):
-        from torchsan.store.remote import RemoteBackend
-
-        return RemoteBackend(url, storage_options or {})
-    from torchsan.store.local import LocalBackend
-
-    return LocalBackend(re.sub(r"^(file|local)://", "", url), durable=durable)
 
 
 FORMAT = 1

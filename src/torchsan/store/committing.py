@@ -7,14 +7,14 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchsan.errors import StoreError
 from torchsan.store.backend import PACK_ALIGNMENT, Backend, blob_key, pack_key
 from torchsan.store.index import Index, Written, delete_line, put_line
 from torchsan.store.metadata import BlobRef, Digest, SegmentId
-from torchsan.store.planning import Plan, Source, digest_bytes, digest_of, finish, probe_of
+from torchsan.store.planning import Plan, Source, digest_bytes, digest_of, probe_of
 
 log = logging.getLogger(__name__)
 
@@ -36,44 +36,47 @@ class Committer:
 
     def put(self, plans: Sequence[Plan]) -> None:
         """Put all tensors of `plans`; they are there, all of one commit, when this returns."""
-        for attempt in range(_ATTEMPTS):
+        self._until_done(lambda: self._put(plans))
+
+    def delete(self, name: str) -> None:
+        """Write that `name` is gone."""
+        self._until_done(lambda: self._commit(b"", lambda segment, base: [delete_line(name, self._time())]))
+
+    def _until_done(self, attempt: Callable[[], bool]) -> None:
+        for number in range(_ATTEMPTS):
             self._index.refresh()
-            if self._attempt(plans):
+            if attempt():
                 return
-            time.sleep(random.random() * 0.02 * attempt)
+            time.sleep(random.random() * 0.02 * number)
         raise StoreError(
             f"{self._backend.url} is being collected over and over; put again when gc is done", slug="store-busy"
         )
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Write that `names` are gone."""
-        for _ in range(_ATTEMPTS):
-            self._index.refresh()
-            now = self._time()
-            written = [delete_line(name, now) for name in names]
-            log = b"".join(item.line for item in written)
-            commit = self._backend.commit(b"", lambda segment, base, log=log: log)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-            if commit is not None:
-                self._index.feed(commit, written)
-                return
-
-    def _attempt(self, plans: Sequence[Plan]) -> bool:
+    def _put(self, plans: Sequence[Plan]) -> bool:
         packing = _Packing(self._backend, self._index)
         placed = [[self._place(source, packing) for source in plan.sources] for plan in plans]
         now = self._time()
+
+        def lines(segment: SegmentId, base: int) -> list[Written]:
+            located = [[packing.located(blob, segment, base) for blob in blobs] for blobs in placed]
+            puts = (put for plan, blobs in zip(plans, located, strict=True) for put in plan.records(blobs))
+            return [put_line(name, now, record) for name, record in puts]
+
+        blobs = {blob for blobs in placed for blob in blobs}
+        return self._commit(packing.bytes(), lines) and self._still_there(blobs, packing)
+
+    def _commit(self, pack: bytes, lines: Callable[[SegmentId, int], list[Written]]) -> bool:
         written: list[Written] = []
 
-        def lines(segment: SegmentId, base: int) -> bytes:
-            for plan, blobs in zip(plans, placed, strict=True):
-                refs = [packing.located(blob, segment, base) for blob in blobs]
-                written.extend(put_line(name, now, finish(item, refs)) for name, item in plan.tensors.items())
+        def log_lines(segment: SegmentId, base: int) -> bytes:
+            written.extend(lines(segment, base))
             return b"".join(item.line for item in written)
 
-        commit = self._backend.commit(packing.bytes(), lines)
+        commit = self._backend.commit(pack, log_lines)
         if commit is None:
             return False
         self._index.feed(commit, written)
-        return self._still_there({blob for blobs in placed for blob in blobs}, packing)
+        return True
 
     def _place(self, source: Source, packing: _Packing) -> BlobRef:
         if source.nbytes == 0:
@@ -224,7 +227,7 @@ class BackgroundWriter:
                 self._work.wait_for(lambda: self._queue or self._stopped)
                 if not self._queue:
                     return
-                # Small tensors come in swarms; writing them together costs a fraction of writing each.
+                # Small tensors come many at a time; writing them together costs a fraction of writing each.
                 self._work.wait_for(
                     lambda: len(self._queue) >= _BATCH or self._flushing or self._stopped, timeout=_LINGER
                 )

@@ -31,31 +31,49 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The newest record of a name. Its line is kept, not its values: a store may have a million names."""
+
+    time: int
+    line: bytes
+    deleted: bool
+
+    @property
+    def tensor(self) -> Any:
+        """The unchecked JSON of the tensor; None when the name was deleted."""
+        entry = parse_line(self.line)
+        return None if entry is None else entry.tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A line to append, with its newline, and what it says."""
+    """A record to append, and the blobs that it speaks of."""
 
     name: str
-    time: int
-    deleted: bool
-    blobs: tuple[BlobRef, ...]
-    line: bytes
+    known: Known
+    blobs: tuple[BlobRef, ...] = ()
+
+    @property
+    def line(self) -> bytes:
+        """What to append, with its newline."""
+        return self.known.line + b"\n"
 
 
 def put_line(name: str, time: int, record: TensorRecord) -> Written:
     """Return the line that says that `name` is `record` from `time` on."""
     line = _line({"name": name, "time": time, "tensor": to_json(record)})
-    return Written(name=name, time=time, deleted=False, blobs=record.blobs, line=line)
+    return Written(name=name, known=Known(time=time, line=line, deleted=False), blobs=record.blobs)
 
 
 def delete_line(name: str, time: int) -> Written:
     """Return the line that says that `name` is gone from `time` on."""
     line = _line({"name": name, "time": time, "deleted": True})
-    return Written(name=name, time=time, deleted=True, blobs=(), line=line)
+    return Written(name=name, known=Known(time=time, line=line, deleted=True))
 
 
 def _line(value: dict[str, Any]) -> bytes:
     text = json.dumps(value, separators=(",", ":")).encode()
-    return b"%016x %b\n" % (xxhash.xxh3_64_intdigest(text), text)
+    return b"%016x %b" % (xxhash.xxh3_64_intdigest(text), text)
 
 
 def parse_line(line: bytes) -> Entry | None:
@@ -118,21 +136,6 @@ class _Log:
     """Whether damage came after the last readable record, which would have bounded the damaged one's time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The newest record of a name. Its line is kept, not its values: a store may have a million names."""
-
-    time: int
-    line: bytes
-    deleted: bool
-
-    @property
-    def tensor(self) -> Any:
-        """The unchecked JSON of the tensor; None when the name was deleted."""
-        entry = parse_line(self.line)
-        return None if entry is None else entry.tensor
-
-
 class Index:
     """Reads logs as far as they go, again and again. Not safe to use from two threads at once.
 
@@ -186,7 +189,7 @@ class Index:
         if state.position == commit.offset:
             state.position += commit.nbytes
             for item in written:
-                self._enter(item.name, Known(time=item.time, line=item.line[:-1], deleted=item.deleted), item.blobs)
+                self._enter(item.name, item.known, item.blobs)
 
     def _add(self, segment: SegmentId, state: _Log, data: bytes) -> None:
         state.position += len(data)
@@ -219,9 +222,13 @@ class Index:
         known = self._names.get(name)
         return None if known is None or known.deleted else known
 
+    def tensors(self) -> Iterator[tuple[str, Known]]:
+        """Yield the names of all tensors, in no order, with their newest records."""
+        return ((name, known) for name, known in self._names.items() if not known.deleted)
+
     def names(self) -> Iterator[str]:
         """Yield the names of all tensors, in no order."""
-        return (name for name, known in self._names.items() if not known.deleted)
+        return (name for name, _ in self.tensors())
 
     def deletions(self) -> Iterator[tuple[str, int]]:
         """Yield the names that are gone, with the time of their deletion."""

@@ -14,7 +14,18 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from torchsan.store.backend import PACK_ALIGNMENT, Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key
+from torchsan.files import identity, open_plain
+from torchsan.store.backend import (
+    PACK_ALIGNMENT,
+    Backend,
+    Commit,
+    Mapped,
+    aside_key,
+    blob_key,
+    log_key,
+    new_segment,
+    pack_key,
+)
 from torchsan.store.metadata import Digest, SegmentId
 from torchsan.store.planning import Source, chunks, digest_bytes, digest_of
 
@@ -27,17 +38,18 @@ def write_source(fd: int, source: Source, digest: Digest | None) -> Digest:
 
     Writing and hashing go through the source each at its own pace: tied together, the faster would wait for the slower.
     """
+    file = identity(fd)
     reserve(fd, source.nbytes)
     if digest is not None:
         for chunk in chunks(source):
-            write_all(fd, chunk)
+            write_all(fd, chunk, file)
         return digest
     failures: list[BaseException] = []
 
     def write() -> None:
         try:
             for chunk in chunks(source):
-                write_all(fd, chunk)
+                write_all(fd, chunk, file)
         except BaseException as e:  # noqa: BLE001  # raised again below, in the thread that waits for it
             failures.append(e)
 
@@ -69,10 +81,12 @@ def reserve(fd: int, nbytes: int) -> None:
                 raise
 
 
-def write_all(fd: int, data: memoryview | bytes) -> None:
-    """Write all of `data`, however many calls it takes."""
+def write_all(fd: int, data: memoryview | bytes, file: tuple[int, int] | None) -> None:
+    """Write all of `data`, however many calls it takes. Raise OSError if `fd` does not lead to `file` any more."""
     view = memoryview(data)
     while view:
+        if identity(fd) != file:
+            raise OSError(errno.EBADF, "the program closed a descriptor that it did not open")
         view = view[os.write(fd, view) :]
 
 
@@ -86,90 +100,114 @@ def sync_folder(folder: Path) -> None:
             os.close(fd)
 
 
-class LocalSegment:
-    """One writer's files, created empty. A failed append is undone; nobody else writes here."""
+class _GrowingFile:
+    """A file that this process alone appends to. A failed append is undone."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self.size = 0
+        self._durable = durable
+        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+        self._identity = identity(self._fd)
+
+    @property
+    def intact(self) -> bool:
+        """Whether the descriptor is still ours. The program may have closed it, see `torchsan.files.identity`."""
+        return identity(self._fd) == self._identity
+
+    @property
+    def moved(self) -> bool:
+        """Whether the file was renamed, replaced or removed."""
+        return identity(self.path) != self._identity
+
+    def append(self, data: bytes) -> None:
+        try:
+            write_all(self._fd, data, self._identity)
+            if self._durable:
+                os.fsync(self._fd)
+        except OSError:
+            # Readers ignore an unfinished last line, but lines after it would not be readable.
+            if self.intact:
+                os.ftruncate(self._fd, self.size)
+            raise
+        self.size += len(data)
+
+    def close(self) -> None:
+        if self.intact:
+            os.close(self._fd)
+
+
+class _Segment:
+    """One writer's files: a log, created empty, and a pack. Nobody else writes here."""
 
     def __init__(self, root: Path, *, durable: bool) -> None:
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self._id = new_segment()
         self._durable = durable
-        self._log_path = root / log_key(self._id)
-        self._log_path.parent.mkdir(exist_ok=True)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
-        self._log_fd = os.open(self._log_path, flags, 0o644)
+        path = root / log_key(self._id)
+        path.parent.mkdir(exist_ok=True)
+        self._log = _GrowingFile(path, durable=durable)
         if durable:
-            sync_folder(self._log_path.parent)
-        self._log_ino = os.fstat(self._log_fd).st_ino
-        self._log_size = 0
+            sync_folder(path.parent)
         self._pack_path = root / pack_key(self._id)
-        self._pack_fd: int | None = None
-        self._pack_size = 0
+        self._pack: _GrowingFile | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process may append: not after a fork, and not through descriptors that changed hands.
+
+        A child that was forked shares the descriptors; two writers in one log would tear each other's lines.
+        """
+        return self._pid == os.getpid() and self._log.intact and (self._pack is None or self._pack.intact)
 
     def append(self, pack: bytes, lines: Callable[[SegmentId, int], bytes]) -> Commit | None:
         """See `Backend.commit`. The pack goes first: a line never speaks of bytes that are not there."""
-        base = -(-self._pack_size // PACK_ALIGNMENT) * PACK_ALIGNMENT
+        start = 0
         if pack:
-            if self._pack_fd is None:
-                self._pack_fd = os.open(self._pack_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
-            self._append(self._pack_fd, bytes(base - self._pack_size) + pack, self._pack_size)
-            self._pack_size = base + len(pack)
-        log = lines(self._id, base)
-        self._append(self._log_fd, log, self._log_size)
-        commit = Commit(segment=self._id, offset=self._log_size, nbytes=len(log))
-        self._log_size += len(log)
-        return None if self._retired() else commit
+            if self._pack is None:
+                self._pack = _GrowingFile(self._pack_path, durable=self._durable)
+            padding = -self._pack.size % PACK_ALIGNMENT
+            start = self._pack.size + padding
+            self._pack.append(bytes(padding) + pack)
+        data = lines(self._id, start)
+        commit = Commit(segment=self._id, offset=self._log.size, nbytes=len(data))
+        self._log.append(data)
+        return None if self._log.moved else commit
 
     def close(self) -> None:
         """Close the files; an empty log is removed, so that opening a store for writing leaves no trace."""
-        if self.pid == os.getpid() and not self._log_size and not self._retired():
+        if self._pid == os.getpid() and not self._log.size and not self._log.moved:
             with contextlib.suppress(OSError):
-                self._log_path.unlink()
+                self._log.path.unlink()
                 self._pack_path.unlink(missing_ok=True)
-        os.close(self._log_fd)
-        if self._pack_fd is not None:
-            os.close(self._pack_fd)
-
-    def _append(self, fd: int, data: bytes, size: int) -> None:
-        try:
-            write_all(fd, data)
-            if self._durable:
-                os.fsync(fd)
-        except OSError:
-            # Readers ignore an unfinished last line, but lines after it would not be readable.
-            os.ftruncate(fd, size)
-            raise
-
-    def _retired(self) -> bool:
-        try:
-            return self._log_path.stat().st_ino != self._log_ino
-        except FileNotFoundError:
-            return True
+        self._log.close()
+        if self._pack is not None:
+            self._pack.close()
 
 
-_SEAL_NS = 1_000_000_000 * 10**9
-"""The modification time of every blob that is whole. Whoever writes into a blob breaks the seal without knowing it."""
+_WHOLE_NS = 1_000_000_000 * 10**9
+"""The modification time of every blob that is whole. Whoever writes into a blob changes it without knowing."""
 
 
-class LocalBackend:
-    """See `Backend`. `durable` makes every put survive a power failure, at the price of an fsync."""
+class LocalBackend(Backend):
+    """A store in a folder. `durable` makes every put survive a power failure, at the price of an fsync."""
 
     def __init__(self, path: str, *, durable: bool) -> None:
         self.url = path
         self._root = Path(path).absolute()
         self._prefix = f"{self._root}/"
         self._durable = durable
-        self._segment: LocalSegment | None = None
+        self._segment: _Segment | None = None
 
     def read_small(self, key: str, limit: int) -> bytes | None:
-        """See `Backend`."""
         try:
-            with self._path(key).open("rb") as file:
+            with os.fdopen(open_plain(self._path(key), follow=True), "rb") as file:
                 return file.read(limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, key: str, data: bytes) -> None:
-        """See `Backend`. The one small file whose loss would cost the store, so it is always synced."""
+        """Write the file `key`. It is always synced: the loss of one small file could cost the store."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{path.name}.{secrets.token_hex(8)}.tmp"
@@ -185,7 +223,6 @@ class LocalBackend:
         sync_folder(path.parent)
 
     def list(self, folder: str) -> dict[str, int]:
-        """See `Backend`."""
         sizes = {}
         try:
             with os.scandir(self._prefix + folder) as entries:
@@ -197,16 +234,14 @@ class LocalBackend:
         return sizes
 
     def size(self, key: str) -> int | None:
-        """See `Backend`."""
         try:
             return self._path(key).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read_into(self, key: str, start: int, view: memoryview) -> int:
-        """See `Backend`."""
         done = 0
-        fd = os.open(self._prefix + key, os.O_RDONLY)
+        fd = open_plain(self._prefix + key, follow=True)
         try:
             while done < len(view) and (count := os.preadv(fd, [view[done:]], start + done)):
                 done += count
@@ -215,8 +250,7 @@ class LocalBackend:
         return done
 
     def map(self, key: str, nbytes: int) -> Mapped | None:
-        """See `Backend`."""
-        fd = os.open(self._prefix + key, os.O_RDONLY)
+        fd = open_plain(self._prefix + key, follow=True)
         try:
             status = os.fstat(fd)
             if status.st_size != nbytes or not nbytes:
@@ -227,7 +261,7 @@ class LocalBackend:
         return Mapped(memory=memory, signature=(status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
 
     def holds(self, digest: Digest, nbytes: int) -> bool:
-        """See `Backend`. A broken seal costs one hash, and is mended when the blob proves whole."""
+        """Return whether the blob is there and whole. Another modification time costs one hash, and is mended."""
         key = blob_key(digest)
         try:
             status = self._path(key).stat()
@@ -235,17 +269,16 @@ class LocalBackend:
             return False
         if status.st_size != nbytes:
             return False
-        if status.st_mtime_ns == _SEAL_NS:
+        if status.st_mtime_ns == _WHOLE_NS:
             return True
         mapped = self.map(key, nbytes)
         if mapped is None or digest_bytes(memoryview(mapped.memory)) != digest:
             return False
         with contextlib.suppress(OSError):
-            os.utime(self._prefix + key, ns=(_SEAL_NS, _SEAL_NS))
+            os.utime(self._prefix + key, ns=(_WHOLE_NS, _WHOLE_NS))
         return True
 
     def put_blob(self, source: Source, digest: Digest | None) -> Digest:
-        """See `Backend`."""
         if digest is not None and self.holds(digest, source.nbytes):
             return digest
         folder = self._path("tmp")
@@ -258,8 +291,9 @@ class LocalBackend:
                 if self._durable:
                     os.fsync(fd)
             finally:
-                os.close(fd)
-            os.utime(temporary, ns=(_SEAL_NS, _SEAL_NS))
+                if identity(fd) == identity(temporary):
+                    os.close(fd)
+            os.utime(temporary, ns=(_WHOLE_NS, _WHOLE_NS))
             path = self._path(blob_key(digest))
             if self.holds(digest, source.nbytes):
                 temporary.unlink()
@@ -275,21 +309,18 @@ class LocalBackend:
         return digest
 
     def distrust(self, digest: Digest) -> None:
-        """See `Backend`. The bytes stay, for whoever wants to look at them; only the seal is broken."""
+        """Take the mark of being whole away. The bytes stay, for whoever wants to look at them."""
         with contextlib.suppress(OSError):
             os.utime(self._prefix + blob_key(digest))
 
     def blobs(self) -> Iterator[tuple[Digest, int]]:
-        """See `Backend`."""
         for shard in sorted(self._path("blobs").glob("??")):
             for name, size in sorted(self.list(f"blobs/{shard.name}").items()):
                 yield Digest(name), size
 
     def commit(self, pack: bytes, lines: Callable[[SegmentId, int], bytes]) -> Commit | None:
-        """See `Backend`."""
-        if self._segment is None or self._segment.pid != os.getpid():
-            # A child that was forked shares the descriptors; two writers in one log would tear each other's lines.
-            self._segment = LocalSegment(self._root, durable=self._durable)
+        if self._segment is None or not self._segment.usable:
+            self._segment = _Segment(self._root, durable=self._durable)
         try:
             commit = self._segment.append(pack, lines)
         except BaseException:
@@ -300,40 +331,34 @@ class LocalBackend:
         return commit
 
     def retire(self, segment: SegmentId) -> None:
-        """See `Backend`."""
         with contextlib.suppress(FileNotFoundError):
             self._path(log_key(segment)).rename(self._path(log_key(segment, old=True)))
 
     def is_current(self, segment: SegmentId) -> bool:
-        """See `Backend`."""
         return self.size(log_key(segment)) is not None
 
     def set_aside(self, digest: Digest) -> None:
-        """See `Backend`."""
         self._path("aside").mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             self._path(blob_key(digest)).rename(self._path(aside_key(digest)))
 
     def bring_back(self, digest: Digest) -> None:
-        """See `Backend`. A writer that missed the blob wrote it again; either copy will do."""
+        """Undo `set_aside`. A writer that missed the blob wrote it again; either copy will do."""
         with contextlib.suppress(FileNotFoundError):
             self._path(aside_key(digest)).replace(self._path(blob_key(digest)))
 
     def leftovers(self, age: float) -> Iterable[str]:
-        """See `Backend`."""
         now = time.time()
         for path in [*self._root.glob("tmp/*"), *self._root.glob("*.tmp"), *self._root.glob("log/*.tmp")]:
             with contextlib.suppress(FileNotFoundError):
-                # Not the modification time, which the seal sets before the file gets its name.
+                # Not the modification time, which is set before the file gets its name.
                 if now - path.stat().st_ctime >= age:
                     yield path.relative_to(self._root).as_posix()
 
     def remove(self, key: str) -> None:
-        """See `Backend`."""
         self._path(key).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """See `Backend`."""
         self._leave_segment()
 
     def _leave_segment(self) -> None:

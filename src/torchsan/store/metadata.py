@@ -6,8 +6,8 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, NewType, TypeAlias
 
 import torch
@@ -15,49 +15,12 @@ import torch
 from torchsan.errors import StoreError
 from torchsan.records import TensorMeta
 
-_NAMES = (
-    "bool",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "complex32",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "float4_e2m1fn_x2",
-    "bits8",
-    "bits16",
-    "bits1x8",
-    "bits2x4",
-    "bits4x2",
-    "uint1",
-    "uint2",
-    "uint3",
-    "uint4",
-    "uint5",
-    "uint6",
-    "uint7",
-    "int1",
-    "int2",
-    "int3",
-    "int4",
-    "int5",
-    "int6",
-    "int7",
-)
+_NAMES = """
+bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 complex128
+float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2
+bits8 bits16 bits1x8 bits2x4 bits4x2
+uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7
+""".split()
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES if hasattr(torch, name)}
 ITEMSIZE: dict[str, int] = {name: dtype.itemsize for name, dtype in DTYPES.items()}
@@ -144,6 +107,7 @@ class BlobRef:
 class DenseRecord:
     """A strided view of a blob. `start` counts elements into the blob; `offset` is what the original tensor had."""
 
+    layout: str = "strided"
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -173,6 +137,10 @@ class DenseRecord:
     def blobs(self) -> tuple[BlobRef, ...]:
         """The blobs that hold the data."""
         return (self.blob,)
+
+    def placed(self, place: Callable[[BlobRef], BlobRef]) -> DenseRecord:
+        """Return the record with what `place` returns for each of its blobs."""
+        return replace(self, blob=place(self.blob))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,44 +172,25 @@ class SparseRecord:
         """The blobs that hold the data."""
         return tuple(part.blob for part in self.parts.values())
 
+    def placed(self, place: Callable[[BlobRef], BlobRef]) -> SparseRecord:
+        """Return the record with what `place` returns for each of its blobs."""
+        return replace(self, parts={name: part.placed(place) for name, part in self.parts.items()})
+
 
 TensorRecord: TypeAlias = DenseRecord | SparseRecord
 
 
-def to_json(record: TensorRecord) -> dict[str, Any]:
-    """Return `record` as JSON values; `from_json` reads them back."""
-    match record:
-        case SparseRecord():
-            return {
-                "layout": record.layout,
-                "dtype": record.dtype,
-                "shape": record.shape,
-                "device": record.device,
-                "requires_grad": record.requires_grad,
-                "coalesced": record.coalesced,
-                "parts": {name: to_json(part) for name, part in record.parts.items()},
-            }
+def to_json(value: TensorRecord | BlobRef) -> dict[str, Any]:
+    """Return a record as JSON values; `from_json` reads them back."""
+    fields = {name: getattr(value, name) for name in value.__slots__}
+    match value:
         case DenseRecord():
-            blob = record.blob
-            return {
-                "layout": "strided",
-                "dtype": record.dtype,
-                "shape": record.shape,
-                "stride": record.stride,
-                "start": record.start,
-                "offset": record.offset,
-                "device": record.device,
-                "requires_grad": record.requires_grad,
-                "conj": record.conj,
-                "neg": record.neg,
-                "blob": {
-                    "digest": blob.digest,
-                    "nbytes": blob.nbytes,
-                    "probe": blob.probe,
-                    "pack": blob.pack,
-                    "at": blob.at,
-                },
-            }
+            fields["blob"] = to_json(value.blob)
+        case SparseRecord():
+            fields["parts"] = {name: to_json(part) for name, part in value.parts.items()}
+        case BlobRef():
+            pass
+    return fields
 
 
 def from_json(name: str, value: Any) -> TensorRecord:

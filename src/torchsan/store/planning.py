@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 import xxhash
@@ -26,19 +26,6 @@ from torchsan.store.metadata import (
 CHUNK = 4 << 20
 """Bytes that are hashed, written or copied at a time: few enough that memory stays bounded."""
 _SAMPLE = 4096
-
-
-class Source(Protocol):
-    """Bytes to store, which can be gone through more than once."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes."""
-        ...
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Return the bytes from `start` to `end`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +70,10 @@ class Span:
         return Snapshot(b"".join(chunks(self)))
 
 
+Source: TypeAlias = Snapshot | Span
+"""Bytes to store, which can be gone through more than once."""
+
+
 def _memory(address: int, nbytes: int) -> memoryview:
     # Not through numpy or torch: neither knows all dtypes, and tensor operations would go through active modes.
     return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
@@ -101,7 +92,7 @@ def chunks(source: Source, size: int = CHUNK) -> Iterator[memoryview]:
 
 def digest_of(source: Source) -> Digest:
     """Return the content address of `source`."""
-    if isinstance(source, Snapshot) or (isinstance(source, Span) and source.storage.device.type == "cpu"):
+    if isinstance(source, Snapshot) or source.storage.device.type == "cpu":
         return digest_bytes(source.read(0, source.nbytes))
     hasher = blake3(max_threads=blake3.AUTO)
     for chunk in chunks(source):
@@ -127,26 +118,10 @@ _LAYOUTS = {getattr(torch, layout): layout for layout in SPARSE_PARTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DensePlan:
-    """A strided tensor and the source, by number, that holds its bytes; `record.blob` is filled in later."""
-
-    record: DenseRecord
-    source: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparsePlan:
-    """A sparse tensor and the plans of its components; `record.parts` is filled in later."""
-
-    record: SparseRecord
-    parts: dict[str, DensePlan]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Tensors to put together, and the bytes they need."""
+    """Tensors to put together, and the bytes they need. The `at` of a record's blob is the number of its source."""
 
-    tensors: dict[str, DensePlan | SparsePlan]
+    tensors: dict[str, TensorRecord]
     sources: list[Span] | list[Snapshot]
 
     @property
@@ -158,80 +133,60 @@ class Plan:
         """Return the plan with copies of the bytes, which later changes of the tensors do not reach."""
         return replace(self, sources=[s.snapshot() if isinstance(s, Span) else s for s in self.sources])
 
+    def records(self, blobs: list[BlobRef]) -> Iterator[tuple[str, TensorRecord]]:
+        """Yield names and records, with `blobs` in the place of the sources."""
+        for name, record in self.tensors.items():
+            yield name, record.placed(lambda blob: blobs[blob.at])
 
-def finish(plan: DensePlan | SparsePlan, blobs: list[BlobRef]) -> TensorRecord:
-    """Return the record of `plan`, with `blobs` in place of the numbers of its sources."""
-    match plan:
-        case DensePlan():
-            return replace(plan.record, blob=blobs[plan.source])
-        case SparsePlan():
-            parts = {name: replace(part.record, blob=blobs[part.source]) for name, part in plan.parts.items()}
-            return replace(plan.record, parts=parts)
+
+@dataclass(slots=True)
+class _Piece:
+    """A strided tensor and the bytes of its storage that it reaches; later, the source that holds them."""
+
+    tensor: torch.Tensor
+    storage: torch.UntypedStorage
+    start: int
+    end: int
+    source: int = 0
+    source_start: int = 0
 
 
 def plan(tensors: Mapping[str, torch.Tensor]) -> Plan:
     """Plan to put `tensors`. Those that share a storage share one source: the span that covers them all."""
-    dense: list[tuple[torch.Tensor, torch.UntypedStorage, int, int]] = []
-
-    def add(name: str, tensor: torch.Tensor) -> DensePlan:
-        storage, start, end = _span(name, tensor)
-        dense.append((tensor, storage, start, end))
-        # The number of the tensor stands in for the number of its source until all spans are known.
-        return DensePlan(record=_describe(tensor), source=len(dense) - 1)
-
-    if len(tensors) == 1 and (single := _plan_one(*next(iter(tensors.items())))):
-        return single
-
-    planned: dict[str, DensePlan | SparsePlan] = {}
-    for name, tensor in tensors.items():
-        _refuse(check_name(name), tensor)
-        if tensor.layout in _LAYOUTS:
-            parts = {part: add(name, value) for part, value in _components(tensor).items()}
-            planned[name] = SparsePlan(record=_describe_sparse(tensor), parts=parts)
-        else:
-            planned[name] = add(name, tensor)
-    groups: dict[tuple[str, int, int], list[int]] = {}
-    for number, (_, storage, _, _) in enumerate(dense):
-        # Storages without bytes all have the same address; nothing is shared by sharing them.
-        groups.setdefault((str(storage.device), storage.data_ptr(), storage.nbytes()), []).append(number)
-    sources: list[Span] = []
-    placed: dict[int, tuple[int, int]] = {}
-    for members in groups.values():
-        start, end = _cover([dense[number] for number in members])
-        sources.append(Span(dense[members[0]][1], start, end - start))
-        placed.update((number, (len(sources) - 1, start)) for number in members)
-
-    def place(plan: DensePlan) -> DensePlan:
-        tensor, _, start, _ = dense[plan.source]
-        source, base = placed[plan.source]
-        record = replace(plan.record, start=(start - base) // tensor.element_size() if tensor.numel() else 0)
-        return DensePlan(record=record, source=source)
-
-    for name, item in planned.items():
-        match item:
-            case DensePlan():
-                planned[name] = place(item)
-            case SparsePlan():
-                planned[name] = replace(item, parts={part: place(value) for part, value in item.parts.items()})
-    return Plan(tensors=planned, sources=sources)
+    pieces = {name: _pieces(name, tensor) for name, tensor in tensors.items()}
+    sources = _sources([piece for parts in pieces.values() for piece in parts.values()])
+    return Plan(tensors={name: _describe(tensors[name], parts) for name, parts in pieces.items()}, sources=sources)
 
 
-def _plan_one(name: str, tensor: torch.Tensor) -> Plan | None:
-    """Plan one strided tensor as `plan` would, without the detours; loops put many small ones."""
+def _pieces(name: str, tensor: torch.Tensor) -> dict[str, _Piece]:
+    """Return the tensor itself, or the components of a sparse one by name."""
     _refuse(check_name(name), tensor)
-    if tensor.layout is not torch.strided:
-        return None
-    storage, start, end = _span(name, tensor)
-    planned = DensePlan(record=_describe(tensor), source=0)
-    return Plan(tensors={name: planned}, sources=[Span(storage, start, end - start)])
+    parts = _components(tensor) if tensor.layout in _LAYOUTS else {"": tensor}
+    return {part: _Piece(value, *_span(name, value)) for part, value in parts.items()}
 
 
-def _cover(members: list[tuple[torch.Tensor, torch.UntypedStorage, int, int]]) -> tuple[int, int]:
+def _sources(pieces: list[_Piece]) -> list[Span]:
+    """Return the spans that cover `pieces`, one a storage, and note in each piece which one it got."""
+    groups: dict[object, list[_Piece]] = {}
+    for piece in pieces:
+        # Storages without bytes all have the same address; nothing is shared by sharing them.
+        storage = piece.storage
+        groups.setdefault((str(storage.device), storage.data_ptr(), storage.nbytes()), []).append(piece)
+    sources: list[Span] = []
+    for members in groups.values():
+        start, end = _cover(members)
+        for piece in members:
+            piece.source, piece.source_start = len(sources), start
+        sources.append(Span(members[0].storage, start, end - start))
+    return sources
+
+
+def _cover(members: list[_Piece]) -> tuple[int, int]:
     """Return the bytes that cover all `members` of one storage, cut so that each starts at a whole element."""
-    real = [m for m in members if m[3] > m[2]] or members[:1]
-    start, end = min(m[2] for m in real), max(m[3] for m in real)
+    real = [piece for piece in members if piece.end > piece.start] or members[:1]
+    start, end = min(piece.start for piece in real), max(piece.end for piece in real)
     if len(real) > 1:
-        start -= start % max(m[0].element_size() for m in real)
+        start -= start % max(piece.tensor.element_size() for piece in real)
     return start, end
 
 
@@ -300,22 +255,9 @@ def _components(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     return {part: getattr(bare, part)() for part in SPARSE_PARTS[layout]}
 
 
-def _describe(tensor: torch.Tensor) -> DenseRecord:
-    return DenseRecord(
-        dtype=NAMES[tensor.dtype],
-        shape=tuple(tensor.shape),
-        stride=tensor.stride(),
-        start=0,
-        offset=int(tensor.storage_offset()),
-        device=str(tensor.device),
-        requires_grad=tensor.requires_grad,
-        conj=tensor.is_conj(),
-        neg=tensor.is_neg(),
-        blob=BlobRef(digest=Digest(""), nbytes=0),
-    )
-
-
-def _describe_sparse(tensor: torch.Tensor) -> SparseRecord:
+def _describe(tensor: torch.Tensor, pieces: dict[str, _Piece]) -> TensorRecord:
+    if tensor.layout not in _LAYOUTS:
+        return _describe_piece(pieces[""])
     return SparseRecord(
         layout=_LAYOUTS[tensor.layout],
         dtype=NAMES[tensor.dtype],
@@ -323,5 +265,21 @@ def _describe_sparse(tensor: torch.Tensor) -> SparseRecord:
         device=str(tensor.device),
         requires_grad=tensor.requires_grad,
         coalesced=tensor.layout is torch.sparse_coo and tensor.is_coalesced(),
-        parts={},
+        parts={part: _describe_piece(piece) for part, piece in pieces.items()},
+    )
+
+
+def _describe_piece(piece: _Piece) -> DenseRecord:
+    tensor = piece.tensor
+    return DenseRecord(
+        dtype=NAMES[tensor.dtype],
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        start=(piece.start - piece.source_start) // tensor.element_size() if tensor.numel() else 0,
+        offset=int(tensor.storage_offset()),
+        device=str(tensor.device),
+        requires_grad=tensor.requires_grad,
+        conj=tensor.is_conj(),
+        neg=tensor.is_neg(),
+        blob=BlobRef(digest=Digest(""), nbytes=0, at=piece.source),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -110,14 +111,15 @@ def load(
             slug="mode-active",
         )
     where = _device(name, record.device, device)
+    fetch = partial(reader.storage, name, device=where, pool=pool, verify=verify)
     # Tensors made in inference mode could not be given requires_grad.
     with torch.inference_mode(False), torch.no_grad():
         try:
             match record:
                 case DenseRecord():
-                    tensor = _dense(reader, name, record, device=where, pool=pool, verify=verify)
+                    tensor = _dense(record, where, fetch)
                 case SparseRecord():
-                    tensor = _sparse(reader, name, record, device=where, pool=pool, verify=verify)
+                    tensor = _sparse(record, where, fetch)
             return tensor.requires_grad_() if record.requires_grad else tensor
         except RuntimeError as e:
             raise StoreError(
@@ -141,21 +143,16 @@ def _device(name: str, recorded: str, asked: torch.device | None) -> torch.devic
     return device
 
 
-def _dense(
-    reader: Reader, name: str, record: DenseRecord, *, device: torch.device, pool: Pool, verify: bool
-) -> torch.Tensor:
-    storage = reader.storage(name, record.blob, device=device, pool=pool, verify=verify)
+def _dense(record: DenseRecord, device: torch.device, fetch: Callable[[BlobRef], UntypedStorage]) -> torch.Tensor:
     tensor = torch.empty(0, dtype=DTYPES[record.dtype], device=device)
-    tensor.set_(storage, record.start, record.shape, record.stride)
+    tensor.set_(fetch(record.blob), record.start, record.shape, record.stride)
     if record.conj:
         tensor = tensor.conj()
-    return torch._neg_view(tensor) if record.neg else tensor
+    return torch.ops.aten._neg_view.default(tensor) if record.neg else tensor
 
 
-def _sparse(
-    reader: Reader, name: str, record: SparseRecord, *, device: torch.device, pool: Pool, verify: bool
-) -> torch.Tensor:
-    parts = [_dense(reader, name, part, device=device, pool=pool, verify=verify) for part in record.parts.values()]
+def _sparse(record: SparseRecord, device: torch.device, fetch: Callable[[BlobRef], UntypedStorage]) -> torch.Tensor:
+    parts = [_dense(part, device, fetch) for part in record.parts.values()]
     # Indices are checked: those of a damaged store could point anywhere.
     make: Any = torch.sparse_coo_tensor  # torch's stubs know one of its signatures only
     if record.layout == "sparse_coo":

@@ -13,7 +13,17 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped]  # it ships no types
 
 from torchsan.errors import StoreError
-from torchsan.store.backend import Commit, Mapped, aside_key, blob_key, log_key, new_segment, pack_key, retired_key
+from torchsan.store.backend import (
+    Backend,
+    Commit,
+    Mapped,
+    aside_key,
+    blob_key,
+    log_key,
+    new_segment,
+    pack_key,
+    retired_key,
+)
 from torchsan.store.metadata import Digest, SegmentId
 from torchsan.store.planning import Source, chunks, digest_bytes, digest_of
 
@@ -23,8 +33,8 @@ _CHEAP = 64 << 10
 """Bytes that cost about as much to fetch as to ask for their size."""
 
 
-class RemoteBackend:
-    """See `Backend`."""
+class RemoteBackend(Backend):
+    """A store behind an fsspec URL."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
         self.url = url
@@ -36,7 +46,6 @@ class RemoteBackend:
         self._prefix = root.rstrip("/") + "/"
 
     def read_small(self, key: str, limit: int) -> bytes | None:
-        """See `Backend`."""
         try:
             return bytes(self._fs.cat_file(self._prefix + key, start=0, end=limit))
         except FileNotFoundError:
@@ -47,13 +56,11 @@ class RemoteBackend:
             raise
 
     def create(self, key: str, data: bytes) -> None:
-        """See `Backend`."""
         path = self._prefix + key
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(path, data)
 
     def list(self, folder: str) -> dict[str, int]:
-        """See `Backend`."""
         path = self._prefix + folder
         self._fs.invalidate_cache(path)
         try:
@@ -63,7 +70,6 @@ class RemoteBackend:
         return {info["name"].rpartition("/")[2]: info["size"] or 0 for info in infos if info["type"] == "file"}
 
     def size(self, key: str) -> int | None:
-        """See `Backend`."""
         path = self._prefix + key
         self._fs.invalidate_cache(path)
         try:
@@ -73,7 +79,6 @@ class RemoteBackend:
         return None if size is None else int(size)
 
     def read_into(self, key: str, start: int, view: memoryview) -> int:
-        """See `Backend`."""
         done = 0
         while done < len(view):
             end = start + min(done + _PART, len(view))
@@ -85,18 +90,17 @@ class RemoteBackend:
         return done
 
     def map(self, key: str, nbytes: int) -> Mapped | None:
-        """See `Backend`. Nothing here can be mapped."""
+        """Return None: nothing here can be mapped."""
         return None
 
     def holds(self, digest: Digest, nbytes: int) -> bool:
-        """See `Backend`."""
         if nbytes > _CHEAP:
             return self.size(blob_key(digest)) == nbytes
         data = self.read_small(blob_key(digest), nbytes + 1)
         return data is not None and digest_bytes(data) == digest
 
     def put_blob(self, source: Source, digest: Digest | None) -> Digest:
-        """See `Backend`. Hashing costs little next to sending, so it always comes first."""
+        """Store `source`. Hashing costs little next to sending, so it always comes first."""
         digest = digest or digest_of(source)
         if not self.holds(digest, source.nbytes):
             path = self._prefix + blob_key(digest)
@@ -107,18 +111,17 @@ class RemoteBackend:
         return digest
 
     def distrust(self, digest: Digest) -> None:
-        """See `Backend`. There is no seal to break, so the blob moves to where nobody takes it for whole."""
+        """Move the blob to where nobody takes it for whole."""
         with contextlib.suppress(OSError):
             self._move(blob_key(digest), f"damaged/{digest}")
 
     def blobs(self) -> Iterator[tuple[Digest, int]]:
-        """See `Backend`."""
         self._fs.invalidate_cache(self._prefix + "blobs")
         for path, info in sorted(self._fs.find(self._prefix + "blobs", detail=True).items()):
             yield Digest(path.rpartition("/")[2]), info["size"]
 
     def commit(self, pack: bytes, lines: Callable[[SegmentId, int], bytes]) -> Commit | None:
-        """See `Backend`. The segment is new, so no collection can know it."""
+        """Write a segment. It is new, so no collection can know it."""
         segment = new_segment()
         if pack:
             self.create(pack_key(segment), pack)
@@ -127,34 +130,31 @@ class RemoteBackend:
         return Commit(segment=segment, offset=0, nbytes=len(log))
 
     def retire(self, segment: SegmentId) -> None:
-        """See `Backend`. A file beside the log marks it: renaming an object means copying it."""
+        """Mark `segment` by a file beside its log: renaming an object means copying it."""
         self.create(retired_key(segment), b"")
 
     def is_current(self, segment: SegmentId) -> bool:
-        """See `Backend`. The mark is looked for first, because it is removed last."""
+        """Return whether `segment` is in use. The mark is looked for first, because it is removed last."""
         return self.size(retired_key(segment)) is None and self.size(log_key(segment)) is not None
 
     def set_aside(self, digest: Digest) -> None:
-        """See `Backend`."""
         with contextlib.suppress(FileNotFoundError):
             self._move(blob_key(digest), aside_key(digest))
 
     def bring_back(self, digest: Digest) -> None:
-        """See `Backend`."""
         with contextlib.suppress(FileNotFoundError):
             self._move(aside_key(digest), blob_key(digest))
 
     def leftovers(self, age: float) -> Iterable[str]:
-        """See `Backend`. Nothing is written under another name first."""
+        """Return nothing: no file is written under another name first."""
         return ()
 
     def remove(self, key: str) -> None:
-        """See `Backend`."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._prefix + key)
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Nothing is kept open."""
 
     def _move(self, source: str, target: str) -> None:
         path = self._prefix + target

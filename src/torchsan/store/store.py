@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,15 +17,25 @@ import torch
 
 from torchsan.errors import StoreError
 from torchsan.records import TensorMeta
-from torchsan.store.backend import Progress, check_format, open_backend, prepare
+from torchsan.store.backend import Backend, Progress, check_format, prepare
 from torchsan.store.committing import BackgroundWriter, Committer
 from torchsan.store.index import Index, Known
+from torchsan.store.local import LocalBackend
 from torchsan.store.metadata import BlobRef, Digest, TensorRecord, check_name, from_json, nearest
 from torchsan.store.planning import Plan, plan
 from torchsan.store.reading import Pool, Reader, load
 from torchsan.store.upkeep import FsckReport, GcReport, check, collect
 
 _LOOKS = 3
+
+
+def _open_backend(url: str, *, durable: bool, storage_options: Mapping[str, Any] | None) -> Backend:
+    """Return the backend for `url`: a local path, `file://` or any other fsspec URL."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(//|:)", url) and not url.startswith(("file://", "local://")):
+        from torchsan.store.remote import RemoteBackend  # fsspec takes a while to import
+
+        return RemoteBackend(url, storage_options or {})
+    return LocalBackend(re.sub(r"^(file|local)://", "", url), durable=durable)
 
 
 class Store:
@@ -34,6 +45,12 @@ class Store:
     to fsspec). Any number of threads, processes and machines may read and write one store at once. A put that
     returned is seen by every later read, and survives the death of its process; with `durable=True` a power failure
     too (local folders). `queue_bytes` bounds the memory of puts that do not wait.
+
+    >>> import torch, torchsan
+    >>> store = torchsan.Store("memory://tensors")
+    >>> store.put("x", torch.arange(3))
+    >>> store.get("x"), store.names()
+    (tensor([0, 1, 2]), ['x'])
     """
 
     def __init__(
@@ -45,7 +62,7 @@ class Store:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = os.fspath(url)
-        self._backend = open_backend(self.url, durable=durable, storage_options=storage_options)
+        self._backend = _open_backend(self.url, durable=durable, storage_options=storage_options)
         self._index = Index(self._backend)
         self._committer = Committer(self._backend, self._index)
         self._reader = Reader(self._backend, self._packed)
@@ -99,7 +116,7 @@ class Store:
         """Forget `name`. Its bytes stay until `gc`. Raise StoreError if there is no such tensor."""
         with self._current():
             self._find(check_name(name))
-            self._committer.delete([name])
+            self._committer.delete(name)
 
     def close(self) -> None:
         """Flush, and let go of files and threads. The store can be used again afterwards."""

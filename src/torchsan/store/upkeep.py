@@ -1,4 +1,4 @@
-"""Checks every record and every byte of a store. Reads only."""
+"""Looking after a store: `check` finds what is damaged, and `collect` removes what no name refers to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 from torchsan.errors import StoreError
@@ -21,7 +22,7 @@ from torchsan.store.backend import (
     retired_key,
 )
 from torchsan.store.index import Index, blobs_in, delete_line, put_line
-from torchsan.store.metadata import BlobRef, DenseRecord, Digest, SegmentId, SparseRecord, TensorRecord, from_json
+from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, from_json
 from torchsan.store.reading import Reader
 
 
@@ -54,10 +55,8 @@ def check(backend: Backend, index: Index, progress: Progress | None) -> FsckRepo
         for segment, count in index.damaged.items()
     ]
     used: dict[BlobRef, str] = {}
-    names = sorted(index.names())
-    for name in names:
-        known = index.find(name)
-        assert known is not None, "names lists what find finds"
+    tensors = sorted(index.tensors(), key=itemgetter(0))
+    for name, known in tensors:
         try:
             record = from_json(name, known.tensor)
         except StoreError as e:
@@ -77,7 +76,7 @@ def check(backend: Backend, index: Index, progress: Progress | None) -> FsckRepo
         if progress is not None:
             progress(done, total)
     return FsckReport(
-        tensors=len(names),
+        tensors=len(tensors),
         blobs=len(distinct),
         nbytes=sum(distinct.values()),
         problems=tuple(problems),
@@ -166,7 +165,7 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
     # A writer that relied on what we remove has its record in the logs by now, or will notice and put again. The
     # pause is for one that is killed in between: its record would be there and its bytes would not.
     time.sleep(_SETTLE)
-    _check_independence(_read(backend), frozenset(segments))
+    _check_independence(_read(backend), frozenset(segments), dropped)
     _bring_back(backend, leftover | unused.keys(), remove=True)
     for segment in segments:
         for key in _files(segment):
@@ -188,13 +187,12 @@ def _files(segment: SegmentId) -> tuple[str, ...]:
     return log_key(segment, old=True), log_key(segment), pack_key(segment), retired_key(segment)
 
 
-def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, list[str]]:
-    """Return the records that can be read, and the names of the others, which `drop_damaged` gives up."""
+def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, dict[str, int]]:
+    """Return the records that can be read, and names and times of the others, which `drop_damaged` gives up."""
     live: Live = {}
-    dropped: dict[str, StoreError] = {}
-    for name in sorted(index.names()):
-        known = index.find(name)
-        assert known is not None, "names lists what find finds"
+    dropped: dict[str, int] = {}
+    errors: list[StoreError] = []
+    for name, known in sorted(index.tensors(), key=itemgetter(0)):
         try:
             record = from_json(name, known.tensor)
             for blob in record.blobs:
@@ -205,15 +203,16 @@ def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, lis
                         slug="corrupt-blob",
                     )
         except StoreError as e:
-            dropped[name] = e
+            dropped[name] = known.time
+            errors.append(e)
         else:
             live[name] = (known.time, record)
     if dropped and _read(backend).segments != index.segments:
         # Logs go before their packs: what we missed, another collection has moved.
         raise FileNotFoundError
     if dropped and not drop_damaged:
-        raise next(iter(dropped.values()))
-    return live, list(dropped)
+        raise errors[0]
+    return live, dropped
 
 
 def _place(backend: Backend, index: Index, blob: BlobRef) -> BlobRef | None:
@@ -258,7 +257,7 @@ class _Compaction:
             done += sum(blob.nbytes for blob in record.blobs if blob.pack)
             if progress is not None:
                 progress(done, total)
-            self._lines.append(put_line(name, when, self._move(record)).line)
+            self._lines.append(put_line(name, when, record.placed(self._move)).line)
             if len(self._pack) >= _SEGMENT_BYTES:
                 self._finish()
         oldest = time.time_ns() - _REMEMBER_NS
@@ -276,15 +275,7 @@ class _Compaction:
         self._written += len(self._pack) + len(log)
         self._begin()
 
-    def _move(self, record: TensorRecord) -> TensorRecord:
-        match record:
-            case DenseRecord():
-                return replace(record, blob=self._move_blob(record.blob))
-            case SparseRecord():
-                parts = {part: replace(dense, blob=self._move_blob(dense.blob)) for part, dense in record.parts.items()}
-                return replace(record, parts=parts)
-
-    def _move_blob(self, blob: BlobRef) -> BlobRef:
+    def _move(self, blob: BlobRef) -> BlobRef:
         place = _place(self._backend, self._index, blob)
         if place is None:
             raise FileNotFoundError(blob.digest)  # it was there a moment ago, so another collection has moved it
@@ -299,11 +290,15 @@ class _Compaction:
         return self._moved[blob.digest]
 
 
-def _check_independence(index: Index, retired: frozenset[SegmentId]) -> None:
-    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it."""
-    for name in index.names():
-        known = index.find(name)
-        for blob in blobs_in(known.tensor) if known else ():
+def _check_independence(index: Index, retired: frozenset[SegmentId], dropped: dict[str, int]) -> None:
+    """Raise FileNotFoundError, to begin again, if a record needs a retired pack that was not copied for it.
+
+    Records that were `dropped` were not copied on purpose; what has their name and is newer counts.
+    """
+    for name, known in index.tensors():
+        if known.time == dropped.get(name):
+            continue
+        for blob in blobs_in(known.tensor):
             if not blob.nbytes or blob.pack not in retired:
                 continue
             if all(place.pack in retired for place in index.packed(blob.digest)):
@@ -317,8 +312,7 @@ def _bring_back(backend: Backend, aside: Set[Digest], *, remove: bool) -> None:
     """
     if not aside:
         return
-    index = _read(backend)
-    used = {blob.digest for name in index.names() if (known := index.find(name)) for blob in blobs_in(known.tensor)}
+    used = {blob.digest for _, known in _read(backend).tensors() for blob in blobs_in(known.tensor)}
     for digest in aside:
         if digest in used and backend.size(blob_key(digest)) is None:
             backend.bring_back(digest)

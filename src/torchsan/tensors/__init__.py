@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torchsan.tensors.compare import compare
+from torchsan.tensors.compare import compare, digest
 from torchsan.tensors.describe import describe
-from torchsan.tensors.digest import digest
 from torchsan.tensors.summarize import summarize
 
 __all__ = ["compare", "describe", "digest", "summarize"]

@@ -1,4 +1,4 @@
-"""How one tensor differs from another, element by element."""
+"""Whether tensors are the same: by a fingerprint, and element by element."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import xxhash
 
+from torchsan.errors import UsageError
 from torchsan.records.tensor import Comparison, Scalar
-from torchsan.tensors.describe import describe
+from torchsan.tensors.describe import describe, undisturbed
 from torchsan.tensors.elements import Array, Bytes, Format, elements, format_of, unreadable
-from torchsan.tensors.undisturbed import undisturbed
 
 
 @undisturbed
@@ -19,6 +20,11 @@ def compare(actual: torch.Tensor, expected: torch.Tensor) -> Comparison:
     """Return how `actual` differs from `expected`: truthy when equal, with a `reason` when they cannot be compared.
 
     Strides and devices may differ. Like `summarize` it runs no operator on CPU tensors, and its memory is bounded.
+
+    >>> import torch, torchsan
+    >>> difference = torchsan.compare(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
+    >>> bool(difference), difference.max_abs, difference.first_bad
+    (False, 0.5, (1,))
     """
     here, there = describe(actual), describe(expected)
     count = math.prod(n for n in here.shape if n is not None) if None not in here.shape else 0
@@ -142,3 +148,25 @@ def _ulps(a: Bytes, b: Bytes, finite: Array, form: Format) -> int:
     mine, other = (form.ranks(v).reshape(-1, form.parts)[finite] for v in (a, b))
     apart = np.maximum(mine, other).view(np.uint64) - np.minimum(mine, other).view(np.uint64)
     return int(apart.max())
+
+
+@undisturbed
+def digest(t: torch.Tensor) -> str:
+    """Return a hash of dtype, shape and elements of `t`, as 32 hex digits; strides, offset and device do not matter.
+
+    Elements count as bits: NaNs with other payloads differ, and so do 0.0 and -0.0. The hash (XXH3) is for detecting
+    change. It is not an address: it does not withstand someone who looks for collisions, so the store uses BLAKE3.
+
+    Raise UsageError where the elements cannot be read.
+
+    >>> import torch, torchsan
+    >>> torchsan.digest(torch.zeros(2, 3)) == torchsan.digest(torch.zeros(3, 2).t())
+    True
+    """
+    reason = unreadable(t)
+    if reason is not None:
+        raise UsageError(f"no digest of this {t.dtype} tensor: {reason}; digest its parts", slug="tensor-unreadable")
+    state = xxhash.xxh3_128(f"{t.dtype} {tuple(t.shape)}\0".encode())
+    for (piece,) in elements(t):
+        state.update(piece.data)
+    return state.hexdigest()

@@ -1,22 +1,87 @@
-"""What a tensor says of itself, without a look at its elements."""
+"""What a tensor says of itself, without a look at its elements, and unseen by the user's own hooks on torch."""
 
 from __future__ import annotations
 
+import functools
+import sys
+import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
+from torch.overrides import has_torch_function
 
 from torchsan.records.tensor import TensorMeta
-from torchsan.tensors.undisturbed import undisturbed
 
+P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
+
+_DYNAMO = "torch._dynamo"
+
+
+def undisturbed(function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` such that neither a `__torch_function__`, of a subclass or an active mode, nor Dynamo sees it.
+
+    Dispatch modes and grad mode need no guard: the functions of this package read a tensor's metadata and memory, and
+    run no operator on CPU tensors.
+    """
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        # With a mode active the answer is yes for any argument, tensor or not.
+        if has_torch_function((None,)):
+            return _in_a_thread(lambda: function(*args, **kwargs))
+        return _without_subclasses(lambda: function(*args, **kwargs))
+
+    uncompiled: Callable[P, T] | None = None
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        nonlocal uncompiled
+        # To disable Dynamo is to import it, which takes seconds that a program without it need not spend.
+        if _DYNAMO not in sys.modules:
+            return run(*args, **kwargs)
+        if uncompiled is None:
+            uncompiled = torch.compiler.disable(run)  # type: ignore[no-untyped-call]  # torch has no type for it
+        return uncompiled(*args, **kwargs)
+
+    return call
+
+
+def _without_subclasses(call: Callable[[], T]) -> T:
+    """Run `call` as torch runs the default `__torch_function__`: with the overrides of subclasses off."""
+    result: T = torch.Tensor.__torch_function__(call, (), (), {})  # type: ignore[no-untyped-call]  # torch has no type for it
+    return result
+
+
+def _in_a_thread(call: Callable[[], T]) -> T:
+    """Run `call` in a new thread, where no mode is active: the stack of modes belongs to the thread."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(_without_subclasses(call))
+        except BaseException as e:  # noqa: BLE001  # raised again below, in the caller's thread
+            errors.append(e)
+
+    thread = threading.Thread(target=work, name="torchsan-undisturbed")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 @undisturbed
 def describe(t: torch.Tensor) -> TensorMeta:
-    """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor."""
+    """Return the metadata of `t`, whatever its layout or class. Never reads elements, never raises for a tensor.
+
+    >>> import torch, torchsan
+    >>> meta = torchsan.describe(torch.zeros(2, 3).t())
+    >>> meta.shape, meta.stride, meta.dtype
+    ((3, 2), (1, 3), 'float32')
+    """
     kind = kind_of(t)
     strided = kind not in ("sparse", "opaque", "nested")
     return TensorMeta(

@@ -6,6 +6,6 @@ Importing it imports no torch: what a program does not use, it does not pay for.
 from __future__ import annotations
 
 from torchsan.torch_internals.compiles import Buffer, Compile, LoweredGraph, observe_compiles
-from torchsan.torch_internals.version import check_version
+from torchsan.torch_internals.seams import check_version
 
 __all__ = ["Buffer", "Compile", "LoweredGraph", "check_version", "observe_compiles"]

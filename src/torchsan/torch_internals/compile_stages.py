@@ -1,6 +1,6 @@
 """The steps of every compile, from Dynamo's graph to what the backend returned, kept so that each can be run.
 
-Whatever AOTAutograd puts around a graph (views, mutations, autograd) stays around it: a rung is run by calling the
+Whatever AOTAutograd puts around a graph (views, mutations, autograd) stays around it: a stage is run by calling the
 compiled function itself with one of its inner graphs in the place of the compiled code.
 """
 
@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchsan.records import Direction, Stage
-from torchsan.torch_internals.passes import Following, watch_passes
-from torchsan.torch_internals.seams import Patches
-from torchsan.torch_internals.snapshots import Trail
+from torchsan.torch_internals.patches import Patches, missing
+from torchsan.torch_internals.snapshots import Following, Trail, watch_passes
 
 if TYPE_CHECKING:
     import torch.fx
@@ -44,25 +43,18 @@ class Part:
         self.backward = Trail()
         self.forward_outputs = 0
         """How many of the joint graph's outputs are those of the forward."""
-        self._overrides: dict[int, Override] = {}
+        self.overrides: dict[int, Override] = {}
+        """What runs in the place of the compiled graphs, by thread."""
 
     @contextmanager
     def overridden(self, by: Override) -> Iterator[None]:
         """On this thread, run `by` in the place of the compiled graphs."""
         thread = threading.get_ident()
-        self._overrides[thread] = by
+        self.overrides[thread] = by
         try:
             yield
         finally:
-            del self._overrides[thread]
-
-    def run(self, direction: Direction, compiled: Callable[..., Any], boxed: bool, args: list[Any]) -> Any:
-        override = self._overrides.get(threading.get_ident()) if self._overrides else None
-        if override is not None:
-            given = list(args)
-            args.clear()
-            return override(direction, given)
-        return compiled(args) if boxed else compiled(*args)
+            del self.overrides[thread]
 
 
 class CompileStages:
@@ -79,8 +71,8 @@ class CompileStages:
 
 
 def current_stages() -> CompileStages | None:
-    """The ladder that is being built on this thread."""
-    return _following.ladder
+    """The stages of the compile that is under way on this thread."""
+    return _following.stages
 
 
 def backward_is_traced() -> bool:
@@ -94,57 +86,67 @@ def backward_is_traced() -> bool:
 def observe_compile_stages(
     built: Callable[[CompileStages], None], failed: Callable[[Exception], None]
 ) -> Iterator[None]:
-    """Call `built` with the ladder of each compile while the context lasts; `failed` if building one went wrong.
+    """Call `built` with the stages of each compile while the context lasts; `failed` if looking at one went wrong.
 
     May be entered before torch is imported, and does not import it.
     """
-    patches = Patches()
-    ladders: list[CompileStages] = []
+    patches = Patches(failed)
+    observed: list[CompileStages] = []
 
-    def seen(ladder: CompileStages) -> None:
-        ladders.append(ladder)
-        built(ladder)
+    def seen(stages: CompileStages) -> None:
+        observed.append(stages)
+        built(stages)
+
+    def call_user_compiler(
+        original: Callable[..., Any], graph: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]
+    ) -> Any:
+        stages = CompileStages(_name_of(getattr(graph, "compiler_fn", None)))
+        return compile_observed(stages, gm, lambda: original(graph, gm, example_inputs), seen, failed)
+
+    def stage2_compile(
+        original: Callable[..., Any],
+        state: Any,
+        capture: Any,
+        partition: Any,
+        forward: Any,
+        backward: Any = None,
+        inference: Any = None,
+    ) -> Any:
+        compilers = (partition, forward, backward, inference)
+        if _following.stages is not None and not missing("stages"):
+            try:
+                compilers = _observed_compilers(_following.stages, state, capture, compilers)
+            except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
+                failed(e)
+        return original(state, capture, *compilers)
 
     try:
-        patches.when_imported("torch._dynamo.output_graph", lambda m: _watch_dynamo(patches, m, seen, failed))
-        patches.when_imported("torch._functorch.aot_autograd", lambda m: _watch_aot(patches, m, failed))
+        patches.wrap("torch._dynamo.output_graph", "OutputGraph._call_user_compiler", call_user_compiler)
+        patches.wrap("torch._functorch.aot_autograd", "aot_stage2_compile", stage2_compile)
         watch_passes(patches, _following, failed)
         yield
     finally:
         patches.restore()
-        for ladder in ladders:
-            ladder.watch = None
-
-
-def _watch_dynamo(
-    patches: Patches, module: Any, built: Callable[[CompileStages], None], failed: Callable[[Exception], None]
-) -> None:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
-            ladder = CompileStages(_name_of(self.compiler_fn))
-            return compile_observed(ladder, gm, lambda: original(self, gm, example_inputs), built, failed)
-
-        return call_user_compiler
-
-    patches.replace(module.OutputGraph, "_call_user_compiler", make)
+        for stages in observed:
+            stages.watch = None
 
 
 def compile_observed(
-    ladder: CompileStages,
+    stages: CompileStages,
     gm: torch.fx.GraphModule,
     compile_: Callable[[], Any],
     built: Callable[[CompileStages], None],
     failed: Callable[[Exception], None],
 ) -> Callable[..., Any]:
-    """Compile Dynamo's graph `gm`, and keep in `ladder` what the compiler does; return what Dynamo is to call."""
+    """Compile Dynamo's graph `gm`, and keep in `stages` what the compiler does; return what Dynamo is to call."""
     try:
-        ladder.dynamo.see(gm, Stage.CAPTURE, first=True)
+        stages.dynamo.see(gm, Stage.CAPTURE, first=True)
     except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
         failed(e)
         return compile_()  # type: ignore[no-any-return]  # Dynamo checks that it is callable
-    with _following.compiling(ladder):
+    with _following.compiling(stages):
         compiled = compile_()
-    return _entry(ladder, compiled, built, failed)
+    return _entry(stages, compiled, built, failed)
 
 
 def _name_of(compiler: Any) -> str:
@@ -153,9 +155,11 @@ def _name_of(compiler: Any) -> str:
 
 
 def _entry(
-    ladder: CompileStages, compiled: Any, built: Callable[[CompileStages], None], failed: Callable[[Exception], None]
+    stages: CompileStages, compiled: Any, built: Callable[[CompileStages], None], failed: Callable[[Exception], None]
 ) -> Callable[..., Any]:
     """Return what Dynamo calls in the place of `compiled`: one branch more, unless someone looks on."""
+    if missing("stages"):  # Whoever watches the seams says so.
+        return compiled  # type: ignore[no-any-return]  # Dynamo checks that it is callable
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
     # As Dynamo does with what a backend returned, which it cannot see behind our function.
@@ -164,53 +168,34 @@ def _entry(
         _LazyGraphModule.force_recompile(lazy)
         if compiled is not lazy and getattr(compiled, "__name__", "") == "_lazy_forward":
             compiled = lazy.forward
-    ladder.compiled = compiled
+    stages.compiled = compiled
     try:
-        built(ladder)
+        built(stages)
     except Exception as e:
-        log.debug("could not look at a ladder", exc_info=True)
+        log.debug("could not look at the stages of a compile", exc_info=True)
         failed(e)
         return compiled  # type: ignore[no-any-return]  # Dynamo checks that it is callable
 
     def observed(*args: Any) -> Any:
-        watch = ladder.watch
+        watch = stages.watch
         return compiled(*args) if watch is None else watch(args)
 
     return functools.wraps(compiled, assigned=())(observed) if hasattr(compiled, "__dict__") else observed
 
 
-def _watch_aot(patches: Patches, module: Any, failed: Callable[[Exception], None]) -> None:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def aot_stage2_compile(
-            state: Any, capture: Any, partition: Any, forward: Any, backward: Any = None, inference: Any = None
-        ) -> Any:
-            ladder = _following.ladder
-            compilers = (partition, forward, backward, inference)
-            if ladder is not None:
-                try:
-                    compilers = _observed_compilers(ladder, state, capture, compilers)
-                except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
-                    failed(e)
-            return original(state, capture, *compilers)
-
-        return aot_stage2_compile
-
-    patches.replace(module, "aot_stage2_compile", make)
-
-
-def _observed_compilers(ladder: CompileStages, state: Any, capture: Any, compilers: tuple[Any, ...]) -> tuple[Any, ...]:
+def _observed_compilers(stages: CompileStages, state: Any, capture: Any, compilers: tuple[Any, ...]) -> tuple[Any, ...]:
     partition, forward, backward, inference = compilers
     part = Part(training=bool(state.needs_autograd and not state.aot_config.pre_dispatch))
     part.whole.see(capture.graph_module, Stage.AOT, first=True)
-    ladder.parts.append(part)
+    stages.parts.append(part)
     if part.training:
         return (
             _observed_partition(part, partition),
-            _observed_compiler(ladder, part, part.forward, Direction.FORWARD, forward),
-            _observed_compiler(ladder, part, part.backward, Direction.BACKWARD, backward or forward),
+            _observed_compiler(stages, part, part.forward, Direction.FORWARD, forward),
+            _observed_compiler(stages, part, part.backward, Direction.BACKWARD, backward or forward),
             None,
         )
-    compiler = _observed_compiler(ladder, part, part.whole, Direction.INFERENCE, inference or forward)
+    compiler = _observed_compiler(stages, part, part.whole, Direction.INFERENCE, inference or forward)
     return partition, forward, backward, compiler
 
 
@@ -229,14 +214,14 @@ def _observed_partition(part: Part, partition: Any) -> Any:
     return partition_joint
 
 
-def _observed_compiler(ladder: CompileStages, part: Part, trail: Trail, direction: Direction, compiler: Any) -> Any:
+def _observed_compiler(stages: CompileStages, part: Part, trail: Trail, direction: Direction, compiler: Any) -> Any:
     def compile_graph(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         if direction is Direction.INFERENCE:
-            # What AOTAutograd did since it captured the graph; with other inputs, that graph was no rung.
+            # What AOTAutograd did since it captured the graph; with other inputs, that graph cannot be run here.
             trail.see(gm, Stage.AOT, first=not trail.takes(gm))
         else:
             trail.see(gm, Stage.AOT, "partition", first=True)
-        with _following.compiling(ladder), _following.trail(trail):
+        with _following.compiling(stages), _following.trail(trail):
             compiled = compiler(gm, example_inputs)
         return _Switch(part, direction, compiled)
 
@@ -255,7 +240,13 @@ class _Switch:
         self._boxed = bool(getattr(compiled, "_boxed_call", False))
 
     def __call__(self, args: list[Any]) -> Any:
-        return self._part.run(self._direction, self._compiled, self._boxed, args)
+        overrides = self._part.overrides
+        override = overrides.get(threading.get_ident()) if overrides else None
+        if override is not None:
+            given = list(args)
+            args.clear()
+            return override(self._direction, given)
+        return self._compiled(args) if self._boxed else self._compiled(*args)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._compiled, name)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from torchsan.records import Direction
-from torchsan.torch_internals.seams import Patches
+from torchsan.torch_internals.patches import Patches
 
 if TYPE_CHECKING:
     import torch.fx
@@ -86,18 +86,50 @@ def observe_compiles(
     AOTAutograd cache are neither read nor written meanwhile. May be entered before torch is imported, and does not
     import it.
     """
-    patches = Patches()
+
+    def compile_without_cache(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        compile_fx: Any = sys.modules["torch._inductor.compile_fx"]
+        changes = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+        if kwargs.get("cpp_wrapper") and not compile_fx.V.aot_compilation:
+            python_instead()
+            kwargs["cpp_wrapper"] = False
+            changes |= {"cpp_wrapper": False, "triton.store_cubin": False}
+        # Configuration is per thread, so it has to be set on the thread that compiles.
+        with compile_fx.config.patch(changes):
+            return original(*args, **kwargs)
+
+    def compile_to_module(original: Callable[[GraphLowering], ModuleType], graph: GraphLowering) -> ModuleType:
+        start = time.perf_counter()
+        generated = original(graph)
+        try:
+            # A graph with a name is no program of the user's but a candidate that autotuning times.
+            name: str | None = graph.name
+            if name is None:
+                seen(_describe(graph, generated, time.perf_counter() - start))
+        except Exception as e:  # the user's compile must not fail because of torchsan
+            log.debug("could not look at a compile", exc_info=True)
+            failed(e)
+        return generated
+
+    patches = Patches(failed)
     if forget:
         _forget_compiled()
         patches.on_restore(_forget_compiled)
     try:
-        patches.when_imported("torch._inductor.compile_fx", lambda m: _prepare_compile(patches, m, python_instead))
-        for name in ("torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile"):
-            patches.when_imported(name, lambda m: _bypass_autograd_cache(patches, m))
-        patches.when_imported("torch._inductor.graph", lambda m: _watch_lowering(patches, m, seen, failed))
+        patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_without_cache)
+        patches.wrap("torch._inductor.graph", "GraphLowering._compile_to_module", compile_to_module)
+        for module, kind in _AUTOGRAD_CACHES:
+            patches.replace(module, f"should_use_{kind}_autograd_cache", lambda _original: lambda: False)
         yield
     finally:
         patches.restore()
+
+
+_AUTOGRAD_CACHES = (
+    ("torch._functorch.aot_autograd", "local"),
+    ("torch._functorch.aot_autograd", "remote"),
+    ("torch._functorch._aot_autograd.graph_compile", "remote"),
+)
 
 
 def _forget_compiled() -> None:
@@ -107,76 +139,22 @@ def _forget_compiled() -> None:
         dynamo.reset()
 
 
-def _prepare_compile(patches: Patches, compile_fx: Any, python_instead: Callable[[], None]) -> None:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_without_cache(*args: Any, **kwargs: Any) -> Any:
-            changes = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-            if kwargs.get("cpp_wrapper") and not compile_fx.V.aot_compilation:
-                python_instead()
-                kwargs["cpp_wrapper"] = False
-                changes |= {"cpp_wrapper": False, "triton.store_cubin": False}
-            # Configuration is per thread, so it has to be set on the thread that compiles.
-            with compile_fx.config.patch(changes):
-                return original(*args, **kwargs)
-
-        return compile_without_cache
-
-    patches.replace(compile_fx, "_compile_fx_inner", make)
-
-
-def _bypass_autograd_cache(patches: Patches, module: Any) -> None:
-    for name in ("should_use_local_autograd_cache", "should_use_remote_autograd_cache"):
-        if hasattr(module, name):
-            patches.replace(module, name, lambda _original: lambda: False)
-
-
-def _watch_lowering(
-    patches: Patches, module: Any, seen: Callable[[Compile], None], failed: Callable[[Exception], None]
-) -> None:
-    def make(original: Callable[[GraphLowering], ModuleType]) -> Callable[[GraphLowering], ModuleType]:
-        def compile_to_module(graph: GraphLowering) -> ModuleType:
-            start = time.perf_counter()
-            generated = original(graph)
-            # A graph with a name is no program of the user's but a candidate that autotuning times.
-            name: str | None = graph.name
-            if name is None:
-                try:
-                    seen(_describe(graph, generated, time.perf_counter() - start))
-                except Exception as e:  # the user's compile must not fail because of torchsan
-                    log.debug("could not look at a compile", exc_info=True)
-                    failed(e)
-            return generated
-
-        return compile_to_module
-
-    patches.replace(module.GraphLowering, "_compile_to_module", make)
-
-
 def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Compile:
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     aot_name = context.aot_graph_name if context is not None else None
-    direction = Direction.FORWARD
-    if graph.is_backward:
-        direction = Direction.BACKWARD
-    elif graph.is_inference:
-        direction = Direction.INFERENCE
+    forward = not (graph.is_backward or graph.is_inference)
+    other = Direction.BACKWARD if graph.is_backward else Direction.INFERENCE
     return Compile(
         key=str(aot_name[0]).split("_")[0] if aot_name else None,
-        direction=direction,
+        direction=Direction.FORWARD if forward else other,
         graphs=tuple(lowered_graphs("call", graph)),
         generated=generated,
         source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
         seconds=seconds,
-        results=_user_results(context) if direction is Direction.FORWARD else None,
+        results=getattr(getattr(context, "fw_metadata", None), "num_forward", None) if forward else None,
     )
-
-
-def _user_results(context: Any) -> int | None:
-    metadata = getattr(context, "fw_metadata", None)
-    number = getattr(metadata, "num_forward", None)
-    return number if isinstance(number, int) else None
 
 
 def lowered_graphs(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:

@@ -1,31 +1,23 @@
-"""A dispatch mode that sees operator calls, and how it gets onto a thread's stack of modes and off again.
+"""Sees operator calls: through a mode on a thread's stack, and at the Functionalize key.
 
 Importing this module imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._C import _len_torch_dispatch_stack
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # for those who derive from it
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-
-def flatten(tree: Any) -> list[Any]:
-    """The leaves, in order."""
-    return list(_pytree.tree_leaves(tree))
-
-
-def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an exported program from their leaves, as it was exported with."""
-    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    return tuple(args), dict(kwargs)
-
+from torchsan.torch_internals.operators import loaded_overloads, map_tensors
+from torchsan.torch_internals.patches import Patches
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an operator that was called with these arguments, and returns its result."""
@@ -117,3 +109,91 @@ def storage_pattern(tensors: list[Any]) -> tuple[int, ...]:
         return ()
     first: dict[int, int] = {}
     return tuple(first.setdefault(s, i) for i, s in enumerate(storages))
+
+
+Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
+"""Given an overload, its arguments without their wrappers and how to run it, runs it and returns its result."""
+
+
+def observe_functionalize(patches: Patches, seen: Seen) -> None:
+    """Call `seen` for each operator that `torch.func.functionalize` calls, until the patches are restored.
+
+    PyTorch's own hook for this is used, with our handler in it, and only while a function is being functionalised.
+    """
+    guards = threading.local()
+
+    def attach(_transforms: Any) -> None:
+        patches.on_restore(_forget_dispatches)
+        patches.replace("torch._dispatch.python", "CROSSREF_FUNCTIONALIZE", lambda _original: True)
+        patches.replace("torch._dispatch.python", "make_crossref_functionalize", lambda _original: _maker(seen))
+        _forget_dispatches()
+        patches.wrap("torch._functorch.eager_transforms", "_func_increment_nesting", increment)
+        patches.wrap("torch._functorch.eager_transforms", "_func_decrement_nesting", decrement)
+
+    def increment(original: Callable[..., Any], reapply_views: Any) -> Any:
+        from torch._dispatch.python import enable_python_dispatcher
+
+        level = original(reapply_views)
+        guard: Any = enable_python_dispatcher()
+        guard.__enter__()
+        vars(guards).setdefault("stack", []).append(guard)
+        return level
+
+    def decrement(original: Callable[..., Any]) -> Any:
+        stack = vars(guards).get("stack")
+        if stack:
+            stack.pop().__exit__(None, None, None)
+        return original()
+
+    patches.when_imported("torch._functorch.eager_transforms", attach)
+
+
+_looking = threading.local()
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Run torchsan's own operators as they are, in the middle of a function that is being functionalised."""
+    from torch._dispatch.python import suspend_functionalization
+
+    _looking.now = True
+    try:
+        with suspend_functionalization():
+            yield
+    finally:
+        _looking.now = False
+
+
+def _forget_dispatches() -> None:
+    """Drop what operators remember about the Functionalize key, so that it is looked up anew."""
+    for overload in loaded_overloads():
+        overload._uncache_dispatch(torch._C.DispatchKey.Functionalize)
+
+
+def _maker(seen: Seen) -> Callable[[Any, Any], Any]:
+    def make(overload: Any, final_key: Any) -> Any:
+        def handler(*args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                return overload._op_dk(final_key, *args, **kwargs)
+
+            plain = None if getattr(_looking, "now", False) else _unwrapped(args, kwargs)
+            return run() if plain is None else seen(overload, *plain, run)
+
+        hide_from_dynamo(handler)
+        return handler
+
+    return make
+
+
+def _unwrapped(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments without functional wrappers; None if what is inside is no ordinary tensor (the compiler's)."""
+    ordinary = True
+
+    def unwrap(t: torch.Tensor) -> torch.Tensor:
+        nonlocal ordinary
+        inner = torch._from_functional_tensor(t) if torch._is_functional_tensor(t) else t
+        ordinary &= type(inner) in _PLAIN and not torch._C._functorch.is_functorch_wrapped_tensor(inner)
+        return inner
+
+    plain: Any = map_tensors(unwrap, (args, kwargs))
+    return plain if ordinary else None

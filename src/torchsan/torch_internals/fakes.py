@@ -19,6 +19,8 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchsan.torch_internals.operators import map_tensors
+
 
 def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]:
     """The value of each symbol that is itself a size, a stride or a number among the inputs."""
@@ -103,7 +105,7 @@ def _run(
         mode.cache_enabled = False
         mode.allow_scalar_outputs = environment is not None
         make = _Faker(mode, symbolic)
-        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, make, (args, kwargs))
+        fake_args, fake_kwargs = map_tensors(make, (args, kwargs))
         with mode:
             result = target(*fake_args, **fake_kwargs)
     if result is NotImplemented:
@@ -115,20 +117,20 @@ def run_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeRu
     """Run `func` on the meta device: its meta kernel, whatever FakeTensor does. Raise CannotFakeError without one."""
     made: list[Any] = []
 
-    def make(t: torch.Tensor) -> Any:
+    def move(t: Any) -> Any:
+        if isinstance(t, torch.device):
+            return torch.device("meta")
+        if not isinstance(t, torch.Tensor):
+            return t
         if t.layout is not torch.strided:
             raise CannotFakeError(f"no meta tensor with layout {t.layout}")
         base = torch.empty(t.untyped_storage().nbytes() // t.element_size(), dtype=t.dtype, device="meta")
         made.append(base.as_strided(t.shape, t.stride(), t.storage_offset()).requires_grad_(t.requires_grad))
         return made[-1]
 
-    def move(value: Any) -> Any:
-        return torch.device("meta") if isinstance(value, torch.device) else value
-
     try:
         with _alone():
-            meta_args, meta_kwargs = pytree.tree_map_only(torch.Tensor, make, (args, kwargs))
-            meta_args, meta_kwargs = pytree.tree_map(move, (meta_args, meta_kwargs))
+            meta_args, meta_kwargs = pytree.tree_map(move, (args, kwargs))
             return FakeRun(result=func(*meta_args, **meta_kwargs), inputs=tuple(made))
     except CannotFakeError:
         raise

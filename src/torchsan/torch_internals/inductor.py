@@ -1,4 +1,4 @@
-"""What the user changed in Inductor's configuration, as far as it can be written down and set again safely."""
+"""Inductor from outside: its configuration, compiling with it, and building AOTInductor packages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from torchsan.errors import UnsupportedTorchError
+from torchsan.torch_internals.compiles import LoweredGraph, lowered_graphs
+from torchsan.torch_internals.patches import Patches, missing
+
 if TYPE_CHECKING:
     import torch.fx
+    from torch.export import ExportedProgram
 
 # What names files, programs, caches or services: it would do something other than compile differently.
 _REFUSED = re.compile(
@@ -72,8 +77,8 @@ def compile_with_inductor(
     return call
 
 
-IMPORT_COMPILER = "import torch, torch._dynamo, torch._inductor.compile_fx"
-"""For the text of a program that cannot import torchsan: what takes longest before its first compile."""
+COMPILER_MODULES = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
+"""What takes longest to import before the first compile, for a process that must not import torchsan."""
 
 
 def warm_compiler() -> None:
@@ -93,3 +98,46 @@ def warm_compiler() -> None:
     finally:
         torch._dynamo.reset()
         torch.set_num_threads(threads)
+
+
+Rewrite = Callable[[str, tuple[LoweredGraph, ...]], str]
+"""From the text of a wrapper and the graphs that it computes to the text that is compiled instead."""
+
+
+def build_package(program: ExportedProgram, path: str, rewrite: Rewrite, configs: Mapping[str, Any]) -> str:
+    """Do what `torch._inductor.aoti_compile_and_package` does, with `rewrite` in between. Return the package's path."""
+    import torch._inductor
+    import torch._inductor.graph
+    from torch._inductor import config
+
+    if reasons := missing("packages"):
+        raise UnsupportedTorchError(f"packages cannot be watched: {reasons[0]}", slug="torch-too-new")
+
+    def codegen(original: Callable[[Any], Any], lowering: Any) -> Any:
+        wrapper, kernels = original(lowering)
+        if lowering.aot_mode:
+            text = rewrite(wrapper.value, tuple(lowered_graphs("call", lowering)))
+            wrapper = type(wrapper)(text, wrapper.line_map)
+        return wrapper, kernels
+
+    patches = Patches(_raise)
+    patches.wrap("torch._inductor.graph", "GraphLowering.codegen_with_cpp_wrapper", codegen)
+    try:
+        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+            return str(
+                torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(configs))
+            )
+    finally:
+        patches.restore()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def load_package(path: str) -> Callable[..., Any]:
+    """Load a package; what is returned is called as the model is."""
+    import torch._inductor
+
+    loaded: Callable[..., Any] = torch._inductor.aoti_load_package(path)
+    return loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +32,57 @@ class StorageRef:
     def __init__(self, tensor: torch.Tensor) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        storage = tensor.untyped_storage()
-        self.key = int(storage._cdata)
-        self._ref = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch leaves it without types
+        self.key = storage_key(tensor)
+        self._ref = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch leaves it without types
 
     @property
     def dead(self) -> bool:
         """Whether nothing holds the storage any more, in Python or in C++."""
         return bool(self._ref.expired())  # type: ignore[no-untyped-call]  # torch leaves it without types
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has memory of its own to speak of; sparse and wrapped tensors have none."""
+    import torch
+
+    return bool(torch._C._has_storage(tensor))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements of the tensor share memory with each other."""
+    import torch
+
+    return bool(torch._debug_has_internal_overlap(tensor))
+
+
+def transforms_active() -> bool:
+    """Whether a function of `torch.func` is running."""
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """The same lists, tuples and dictionaries with `function(tensor)` in the place of each tensor."""
+    import torch
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
+
+
+def flatten(tree: Any) -> list[Any]:
+    """The leaves, in order."""
+    from torch.utils import _pytree
+
+    return list(_pytree.tree_leaves(tree))
+
+
+def unflatten_call(program: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an exported program from their leaves, as it was exported with."""
+    from torch.utils import _pytree
+
+    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs)
 
 
 def is_higher_order(target: Any) -> bool:
@@ -67,9 +110,8 @@ def draws_random_numbers(target: Any, args: Iterable[Any], kwargs: Mapping[str, 
 def undisturbed() -> Iterator[None]:
     """Run torchsan's own arithmetic unseen: no autograd, no autocast, no dispatch or function mode of the user's."""
     import torch
-    from torch.utils._python_dispatch import _disable_current_modes
 
-    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    with torch.no_grad(), outside_modes():
         enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)
@@ -150,3 +192,14 @@ def decomposition(overload: Any) -> Any:
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table().get(overload)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value: itself, or in its lists, tuples and dictionaries. Cheaper than a walk of the tree."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)

@@ -1,100 +1,205 @@
-"""Attach to modules and detach again: attributes replaced, now or when their module is imported, and put back.
+"""Which PyTorch this is, and the private names of it that torchsan needs, as one table.
 
-Needs no torch: a program that never compiles must not pay for importing the compiler.
+A seam that is missing, or that takes other parameters, turns off the checks that need it, with its name as the reason:
+`patches` asks the table. Importing this module imports no torch.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchsan.errors import UnsupportedTorchError
+
+OLDEST = (2, 13)
+TESTED = ((2, 13),)
 
 
-class Patches:
-    """A set of replaced attributes. `restore` puts every one back; nothing of it remains after that."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-        self._watched: dict[str, list[Callable[[ModuleType], None]]] = {}
-        self._lock = threading.RLock()
-        self._finder = _ImportWatcher(self._watched)
-        sys.meta_path.insert(0, self._finder)
-
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set `owner.name` to `make(original)` until `restore`."""
-        with self._lock:
-            original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-            inherited = name not in vars(owner)
-            setattr(owner, name, make(original))
-            self._undo.append(lambda: delattr(owner, name) if inherited else setattr(owner, name, original))
-
-    def when_imported(self, module: str, action: Callable[[ModuleType], None]) -> None:
-        """Run `action(module)` now if the module is loaded, or as soon as it is."""
-        with self._lock:
-            self._watched.setdefault(module, []).append(action)
-        loaded = sys.modules.get(module)
-        if loaded is not None and not getattr(getattr(loaded, "__spec__", None), "_initializing", False):
-            action(loaded)
-
-    def on_restore(self, action: Callable[[], None]) -> None:
-        """Run `action` when the patches are restored, in reverse order with everything else."""
-        with self._lock:
-            self._undo.append(action)
-
-    def restore(self) -> None:
-        """Undo everything, last first, also when an undoing fails; may be called twice."""
-        with self._lock:
-            self._watched.clear()
-            if self._finder in sys.meta_path:
-                sys.meta_path.remove(self._finder)
-            undo, self._undo = self._undo, []
-        error: Exception | None = None
-        for action in reversed(undo):
-            try:
-                action()
-            except Exception as e:  # noqa: BLE001  # one failing undo must not keep the others from running
-                error = error or e
-        if error is not None:
-            raise error
-
-
-class _ImportWatcher(importlib.abc.MetaPathFinder):
-    """Tells when a watched module has been executed, and leaves no trace on it."""
-
-    def __init__(self, watched: dict[str, list[Callable[[ModuleType], None]]]) -> None:
-        self._watched = watched
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._watched:
-            return None
-        # Only those after this one: two watchers that asked each other would never end.
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            if not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                self._announce(spec)
-                return spec
+def torch_version() -> str | None:
+    """Return the installed PyTorch's version, or None if there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
         return None
 
-    def _announce(self, spec: importlib.machinery.ModuleSpec) -> None:
-        loader = spec.loader
-        if loader is None or not hasattr(loader, "exec_module"):
-            return
-        execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
-            # The loader belongs to this one module, so an attribute on it is seen by nobody else.
-            # Another watcher may have put one there too, and takes it away itself.
-            vars(loader).pop("exec_module", None)
-            execute(module)
-            for action in list(self._watched.get(spec.name, ())):
-                action(module)
+def check_version() -> str | None:
+    """Raise UnsupportedTorchError if this PyTorch cannot be instrumented; return a caveat if it is untested."""
+    version = torch_version()
+    if version is None:
+        raise UnsupportedTorchError(
+            "PyTorch is not installed in this environment; install torch>=2.13 beside torchsan", slug="no-torch"
+        )
+    match = re.match(r"(\d+)\.(\d+)", version)
+    release = (int(match[1]), int(match[2])) if match else (0, 0)
+    if release < OLDEST:
+        raise UnsupportedTorchError(
+            f"PyTorch {version} is too old for torchsan; it needs 2.13 or newer: pip install -U 'torch>=2.13'",
+            slug="torch-too-old",
+        )
+    if release in TESTED:
+        return None
+    return f"PyTorch {version} is newer than what torchsan is tested with (2.13); what it cannot observe is skipped"
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # shadows the method for one import
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seam:
+    """One private name: `name` is its path inside `module`, `users` are the checks that need it `to` do something.
+
+    `parameters` are those that torchsan relies on, None if it does not call it: all of them; the first ones, if `...`
+    is the last; those that it passes by name, after a `*`.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...] | None
+    users: frozenset[str]
+    to: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+_PROGRAMS = "values memory metadata watch"
+_CHECKS = ("values", "stages", "metadata", "memory")
+_TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (
+        _PROGRAMS,
+        "see the programs that Inductor generates",
+        {
+            "torch._inductor.graph": "GraphLowering._compile_to_module(self); GraphLowering.name; "
+            "GraphLowering.is_backward; GraphLowering.is_inference",
+            "torch._guards": "TracingContext.try_get(); TracingContext.aot_graph_name",
+        },
+    ),
+    (
+        _PROGRAMS,
+        "know which launch computes which node",
+        {
+            "torch._inductor.graph": "GraphLowering.module; GraphLowering.graph_inputs; GraphLowering.operations; "
+            "GraphLowering.scheduler; GraphLowering.removed_buffers; GraphLowering.inplaced_to_remove",
+            "torch._inductor.scheduler": "Scheduler.nodes; BaseSchedulerNode.node; BaseSchedulerNode.get_nodes(self); "
+            "BaseSchedulerNode.get_outputs(self); BaseSchedulerNode.is_extern(self); SchedulerBuffer.node; "
+            "SchedulerBuffer.get_name(self)",
+            "torch._inductor.ir": "Buffer.get_origin_node(self); Operation.get_origins(self); Subgraph.name; "
+            "Subgraph.graph",
+        },
+    ),
+    (_PROGRAMS, "know which buffers share memory", {"torch._inductor.scheduler": "Scheduler.mutation_real_name"}),
+    (
+        _PROGRAMS,
+        "have graphs compiled anew that are in a cache",
+        {
+            "torch._inductor.compile_fx": "_compile_fx_inner(...); config.patch(...); V",
+            "torch._functorch.aot_autograd": "should_use_local_autograd_cache(); should_use_remote_autograd_cache()",
+            "torch._functorch._aot_autograd.graph_compile": "should_use_remote_autograd_cache()",
+            "torch._dynamo": "reset()",
+        },
+    ),
+    (
+        "stages",
+        "keep the graph after each stage of a compile",
+        {
+            "torch._dynamo.output_graph": "OutputGraph._call_user_compiler(self, gm, example_inputs); "
+            "OutputGraph.compiler_fn",
+            "torch._functorch.aot_autograd": "aot_stage2_compile(aot_state, aot_graph_capture, partition_fn, "
+            "fw_compiler, bw_compiler, inference_compiler)",
+            "torch._functorch._aot_autograd.schemas": "AOTState.needs_autograd; AOTState.aot_config; "
+            "AOTConfig.pre_dispatch; AOTGraphCapture.graph_module",
+            "torch._dynamo": "reset()",
+            "torch._functorch.partitioners": "default_partition(*, num_fwd_outputs)",
+            "torch.fx._lazy_graph_module": "_LazyGraphModule.force_recompile(gm)",
+        },
+    ),
+    (
+        "stages",
+        "tell which pass changed a graph",
+        {
+            "torch._inductor.compile_fx": "_recursive_pre_grad_passes(gm, ...); "
+            "_recursive_joint_graph_passes(gm, ...); _recursive_post_grad_passes(gm, ...)",
+            "torch.fx.passes.graph_transform_observer": "GraphTransformObserver.__enter__(self); "
+            "GraphTransformObserver.__exit__(self, ...); GraphTransformObserver.passname",
+            "torch._inductor.fx_passes.joint_graph": "replace_random_passes(gm)",
+            "torch._inductor.pattern_matcher": "ReplacementPatternEntry.apply(self, ...); "
+            "GraphPatternEntry.apply(self, ...); LoweringPatternEntry.apply(self, ...)",
+        },
+    ),
+    ("stages", "know who runs the backward", {"torch._dynamo.compiled_autograd": "compiled_autograd_enabled"}),
+    ("stages", "keep the operators that a finding needs", {"torch.fx.experimental.proxy_tensor": "make_fx(f, ...)"}),
+    (
+        "metadata",
+        "see the calls of operators",
+        {
+            "torch.utils._python_dispatch": "TorchDispatchMode.__torch_dispatch__(self, func, types, args, kwargs); "
+            "TorchDispatchMode.ignore_compile_internals(); TorchDispatchMode._should_skip_dynamo(); "
+            "_push_mode(mode); _pop_mode(...)",
+            "torch._C": "_len_torch_dispatch_stack; _is_alias_of; _has_storage; _dispatch_has_kernel_for_dispatch_key",
+            "torch._C._dynamo.eval_frame": "_FrameAction; _FrameExecStrategy; set_code_exec_strategy",
+            "threading": "Thread._bootstrap_inner(self)",
+        },
+    ),
+    (
+        "metadata",
+        "see the operators that torch.func.functionalize calls",
+        {
+            "torch._dispatch.python": "CROSSREF_FUNCTIONALIZE; make_crossref_functionalize(op, final_key); "
+            "enable_python_dispatcher(); suspend_functionalization(); all_py_loaded_overloads()",
+            "torch._functorch.eager_transforms": "_func_increment_nesting(reapply_views); _func_decrement_nesting()",
+            "torch._ops": "OpOverload._uncache_dispatch(self, key); OpOverload._op_dk",
+        },
+    ),
+    (
+        "metadata",
+        "run operators without data",
+        {
+            "torch._subclasses.fake_tensor": "FakeTensorMode(*, shape_env, allow_fallback_kernels); "
+            "FakeTensorMode.from_tensor(*, static_shapes, source, symbolic_context); FakeTensorMode.cache_enabled; "
+            "FakeTensorMode.allow_scalar_outputs; DataDependentOutputException; DynamicOutputShapeException",
+            "torch.fx.experimental.symbolic_shapes": "ShapeEnv; DimDynamic.DYNAMIC; "
+            "StatelessSymbolicContext(*, dynamic_sizes)",
+            "torch._dynamo.source": "ConstantSource(source_name)",
+        },
+    ),
+    (
+        f"{_PROGRAMS} stages",
+        "run its own operators unseen by the program",
+        {
+            "torch.utils._python_dispatch": "_disable_current_modes()",
+            "torch._C": "DisableTorchFunction",
+            "torch._ops": "OpOverload; HigherOrderOperator",
+        },
+    ),
+    (
+        "packages",
+        "put its recorder into a package",
+        {
+            "torch._inductor.graph": "GraphLowering.codegen_with_cpp_wrapper(self); GraphLowering.aot_mode",
+            "torch._inductor": "aoti_compile_and_package(*, package_path, inductor_configs); aoti_load_package(...)",
+        },
+    ),
+    ("repro", "compile with the program's settings", {"torch._inductor.config": "_config; _is_default(name)"}),
+    ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
+)
+"""Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""
+
+
+def _rows() -> Iterator[Seam]:
+    for users, to, modules in _TABLE:
+        for module, names in modules.items():
+            for text in names.split("; "):
+                name, call, parameters = text.removesuffix(")").partition("(")
+                listed = tuple(p for p in parameters.split(", ") if p) if call else None
+                yield Seam(module=module, name=name, parameters=listed, users=frozenset(users.split()), to=to)
+
+
+SEAMS: tuple[Seam, ...] = tuple(_rows())
+"""Everything that something needs. Whoever needs one more says so in the table."""
+
+USERS = tuple(dict.fromkeys(user for users, _, _ in _TABLE for user in users.split()))
+
+
+def called(user: str) -> str:
+    """How reports call what needs a seam."""
+    return "--watch" if user == "watch" else f"the {user} check" if user in _CHECKS else user

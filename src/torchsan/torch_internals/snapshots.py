@@ -1,15 +1,27 @@
-"""FX graphs as they were at one moment of a compile, kept while the compiler goes on changing them."""
+"""FX graphs as they were at one moment of a compile, and which pass or pattern of Inductor's changed them.
+
+A graph is copied when it is seen, because the compiler goes on changing it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Stage
+from torchsan.torch_internals.patches import Patches
 
 if TYPE_CHECKING:
     import torch.fx
+
+    from torchsan.torch_internals.compile_stages import CompileStages
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +61,7 @@ class Trail:
     ) -> None:
         """Keep the graph if it is not the one seen last. `first` begins the trail anew.
 
-        A graph that takes other inputs is no rung of this ladder: it cannot be run in the place of the others.
+        A graph that takes other inputs is left out: it cannot be run in the place of the others.
         """
         fingerprint = _fingerprint(module)
         inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
@@ -113,3 +125,138 @@ def trace_operators(function: Callable[..., Any], args: list[Any]) -> torch.fx.G
     from torch.fx.experimental.proxy_tensor import make_fx
 
     return make_fx(function, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)(*args)
+
+
+_PHASES = {
+    # Passes before AOTAutograd sees the graph belong to it: what it captured is not what Dynamo handed over.
+    "_recursive_pre_grad_passes": Stage.AOT,
+    "_recursive_joint_graph_passes": Stage.JOINT_PASSES,
+    "_recursive_post_grad_passes": Stage.POST_GRAD_PASSES,
+}
+_PATTERN_ENTRIES = ("ReplacementPatternEntry", "GraphPatternEntry", "LoweringPatternEntry")
+
+
+class Following(threading.local):
+    """What is being compiled on this thread: its stages, the trail that passes add to, and the pass that runs."""
+
+    def __init__(self) -> None:
+        self.stages: CompileStages | None = None
+        self._trail: Trail | None = None
+        self._stage: Stage | None = None
+        self._module: torch.fx.GraphModule | None = None
+        self._depth = 0
+        self.patterns: list[str] = []
+
+    @contextmanager
+    def compiling(self, stages: CompileStages) -> Iterator[None]:
+        """Let what is compiled belong to `stages`; passes that run now are on Dynamo's graph."""
+        before = self.stages, self._trail
+        self.stages, self._trail = stages, stages.dynamo
+        try:
+            yield
+        finally:
+            self.stages, self._trail = before
+
+    @contextmanager
+    def trail(self, trail: Trail) -> Iterator[None]:
+        """Let passes add to `trail`."""
+        before = self._trail, self._stage, self._module, self._depth
+        self._trail, self._stage, self._module, self._depth = trail, None, None, 0
+        try:
+            yield
+        finally:
+            self._trail, self._stage, self._module, self._depth = before
+
+    @contextmanager
+    def phase(self, stage: Stage, module: torch.fx.GraphModule) -> Iterator[None]:
+        """A group of passes on `module`, or on a function inside the module of the group around this one."""
+        if self._trail is None or self._stage is not None:
+            yield
+            return
+        self._stage, self._module = stage, module
+        try:
+            self._trail.see(module, stage)
+            yield
+            self._trail.see(module, stage)
+        finally:
+            self._stage = self._module = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anyone wants to know of passes now."""
+        return self._stage is not None
+
+    def enter(self) -> None:
+        """A pass begins, maybe inside another."""
+        if self._depth == 0:
+            self.patterns.clear()
+        self._depth += 1
+
+    def leave(self, name: str) -> None:
+        """The pass is over."""
+        self._depth -= 1
+        if self._depth == 0 and self._trail is not None and self._stage is not None and self._module is not None:
+            patterns = tuple(dict.fromkeys(self.patterns))
+            self.patterns.clear()
+            self._trail.see(self._module, self._stage, name, patterns)
+
+
+def watch_passes(patches: Patches, following: Following, failed: Callable[[Exception], None]) -> None:
+    """Tell `following` of every pass, until the patches are restored."""
+
+    def phase(stage: Stage, original: Callable[..., Any], gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        with following.phase(stage, gm):
+            return original(gm, *args, **kwargs)
+
+    def enter(original: Callable[..., Any], observer: Any) -> Any:
+        if following.active:
+            following.enter()
+        return original(observer)
+
+    def leave(original: Callable[..., Any], observer: Any, *error: Any) -> Any:
+        if following.active:
+            try:
+                following.leave(observer.passname)
+            except Exception as e:  # the user's compile must not fail because of torchsan
+                log.debug("could not look at a pass", exc_info=True)
+                failed(e)
+        return original(observer, *error)
+
+    def replace_random(original: Callable[..., Any], gm: torch.fx.GraphModule) -> Any:
+        """These passes are not announced as the others are."""
+        if not following.active:
+            return original(gm)
+        following.enter()
+        try:
+            return original(gm)
+        finally:
+            following.leave("replace_random_passes")
+
+    def apply_pattern(original: Callable[..., Any], entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if following.active:
+            following.patterns.append(_pattern_name(entry))
+        return original(entry, *args, **kwargs)
+
+    for name, stage in _PHASES.items():
+        patches.wrap("torch._inductor.compile_fx", name, functools.partial(phase, stage))
+    patches.wrap("torch.fx.passes.graph_transform_observer", "GraphTransformObserver.__enter__", enter)
+    patches.wrap("torch.fx.passes.graph_transform_observer", "GraphTransformObserver.__exit__", leave)
+    patches.wrap("torch._inductor.fx_passes.joint_graph", "replace_random_passes", replace_random)
+    for name in _PATTERN_ENTRIES:
+        patches.wrap("torch._inductor.pattern_matcher", f"{name}.apply", apply_pattern)
+
+
+def _pattern_name(entry: Any) -> str:
+    """The pattern's own name, that of the function that handles it, or what it looks for."""
+    named = getattr(entry, "pattern_name", None)
+    if named:
+        return str(named)
+    handler = getattr(entry, "handler", None)
+    handler = getattr(handler, "func", handler)
+    if handler is None:  # A replacement without a name: the function that it was traced from has one.
+        code, cells = entry.extra_check.__code__, entry.extra_check.__closure__ or ()
+        handler = dict(zip(code.co_freevars, cells, strict=True)).get("search_fn")
+        handler = handler.cell_contents if handler is not None else None
+    if handler is not None:
+        return str(getattr(handler, "__name__", handler))
+    return "+".join(str(f) for f in getattr(entry.pattern, "fns", ())) or type(entry.pattern).__name__

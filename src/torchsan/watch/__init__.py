@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchsan.options import Options, Watch
-from torchsan.recording import current_rank
-from torchsan.torch_internals import check_version
-from torchsan.watch.compiled import Programs, observe_programs
+from torchsan.recording import Writer
+from torchsan.torch_internals.patches import watch_seams
+from torchsan.watch.calls import Timer
+from torchsan.watch.compiled import Programs
+from torchsan.watch.observer import not_checked
 from torchsan.watch.operators import OperatorObserver, observe_operators
-from torchsan.watch.replicas import observe_replicas
-from torchsan.watch.timing import Timer
-from torchsan.watch.values import Watcher, probes_to
+from torchsan.watch.values import Watcher, passing_probe_to
 
 if TYPE_CHECKING:
-    from torchsan.recording import Writer
+    from torchsan.recording import Recorder
     from torchsan.watch.observer import Observer
 
-__all__ = ["Programs", "attach", "watching"]
+__all__ = ["Programs", "attach", "observe_seams", "watching"]
 
 
 @contextmanager
-def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[None]:
-    """Watch this process until the context ends; what is seen goes to `writer` and to the observers."""
-    caveat = check_version()
-    if caveat is not None:
-        writer.skipped("PyTorch", caveat)
+def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
+    """Watch this process until the context ends; what is seen goes to the recorder and to the observers."""
+    observers = tuple(observers)
     with ExitStack() as stack:
-        observers = stack.enter_context(watching(writer, options, observers))
-        stack.enter_context(observe_programs(writer, observers))
-        rank = current_rank(os.environ)
-        if rank is not None and rank.world > 1:
-            writer.event("rank", {"rank": rank})
-            stack.enter_context(observe_replicas(writer))
+        programs = Programs(recorder, observers)
+        stack.callback(programs.detach)
+        stack.enter_context(programs.compiles())
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
@@ -44,16 +39,24 @@ def attach(writer: Writer, options: Options, observers: Iterable[Observer]) -> I
 
 
 @contextmanager
-def watching(writer: Writer, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
-    """Give the observers, with a timer, and that of `--watch` if the options ask for it.
+def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]) -> Iterator[tuple[Observer, ...]]:
+    """Give the observers; for a recording on disk, which somebody will read, with a timer and what `--watch` asks for.
 
-    Probes are seen while the context lasts.
+    Values that pass `torchsan.probe` are seen while the context lasts, and seams that are missing are reported.
     """
-    observers = (*observers, Timer(writer, options.calls, checked=bool(options.check)))
-    if options.watch is Watch.OFF:
-        yield observers
-        return
-    watcher = Watcher(writer, options)
-    with probes_to(watcher):
-        # First, so that a launch is named before a check has a chance to fail on it.
-        yield (watcher, *observers)
+    with ExitStack() as stack:
+        watched = options.watch is not Watch.OFF
+        stack.enter_context(observe_seams(recorder, [*options.check, *(["watch"] if watched else [])]))
+        if isinstance(recorder, Writer):
+            observers = (*observers, Timer(recorder, options.calls, checked=bool(options.check)))
+            if watched:
+                watcher = Watcher(recorder, options)
+                stack.enter_context(passing_probe_to(watcher))
+                # First, so that a launch is named before a check has a chance to fail on it.
+                observers = (watcher, *observers)
+        yield tuple(observers)
+
+
+def observe_seams(recorder: Recorder, users: Collection[str]) -> AbstractContextManager[None]:
+    """Record which of these checks are off, and for want of which private name of PyTorch, as soon as that is known."""
+    return watch_seams(users, partial(not_checked, recorder))

@@ -1,4 +1,4 @@
-"""One call of a compiled program under observation: takes what the probes send and hands it to the watches."""
+"""One call of a compiled program under observation: hands what its probes send to the watches, and times launches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
-from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
-from torchsan.torch_internals.wrapper.model import Step
-from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
+from torchsan.records import CallTimes, LaunchTime
+from torchsan.torch_internals.wrapper import Launch, Return
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
+
+if TYPE_CHECKING:
+    from torchsan.recording import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +56,13 @@ class ProbedProgram:
         watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
         if not watches:
             return self._original(args)
-        frame = ProbedCall(self._program, "call", self._probed, watches, self._failed)
+        running = ProbedCall(self._program, "call", self._probed, watches, self._failed)
         try:
-            result = frame.run(self._original, args)
+            result = running.run(self._original, args)
         except BaseException as e:
-            frame.tell("close", e)
+            running.tell("close", e)
             raise
-        frame.tell("close", None)
+        running.tell("close", None)
         return result
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
@@ -88,9 +92,9 @@ class ProbedCall:
         self._probed = probed
         self._watches = watches
         self._failed = failed
-        self._steps: tuple[Step, ...] = tuple(program.model.functions[function].walk())
+        self._steps = program.model.functions[function].walk()
         self._launched = 0.0
-        self._launches: dict[int, Launch] = {x.nth: x for x in self._steps if isinstance(x, Launch)}
+        self._launches = {x.nth: x for x in program.model.functions[function].launches()}
 
     def run(self, original: Callable[..., Any], args: Any) -> Any:
         """Run the probed twin of `original`, which may be a method."""
@@ -103,22 +107,16 @@ class ProbedCall:
         self.tell("enter", self._function, inputs)
 
     def allocated(self, number: int, value: Any) -> Any:
-        step = self._steps[number]
-        assert isinstance(step, Allocate)
         for entry in tuple(self._watches):
-            twin = self._ask(entry, "allocated", self._function, step, value)
+            twin = self._ask(entry, "allocated", self._function, self._steps[number], value)
             value = value if twin is None else twin
         return value
 
     def aliased(self, number: int, value: Any) -> None:
-        step = self._steps[number]
-        assert isinstance(step, Alias)
-        self.tell("aliased", self._function, step, value)
+        self.tell("aliased", self._function, self._steps[number], value)
 
     def freed(self, number: int) -> None:
-        step = self._steps[number]
-        assert isinstance(step, Free)
-        self.tell("freed", self._function, step)
+        self.tell("freed", self._function, self._steps[number])
 
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]
@@ -166,3 +164,69 @@ class ProbedCall:
             self._watches.remove(entry)
             self._failed(self._program, entry[0], e)
             return None
+
+
+class Timer(Observer):
+    """Times the launches of the calls that the checks look at, and tells of those that they do not."""
+
+    name = "times"
+
+    def __init__(self, writer: Recorder, calls: int | None, *, checked: bool) -> None:
+        """`calls` is how many calls of each graph are timed, and, if they are `checked`, looked at; None for all."""
+        self._writer = writer
+        self._limit = calls
+        self._checked = checked
+        self._passed: Counter[str] = Counter()
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        if self._limit is None or call < self._limit:
+            return _TimedCall(self._writer, program, call)
+        self._passed[program.record.label] += 1
+        return None
+
+    def close(self) -> None:
+        for label, count in self._passed.items() if self._checked else ():
+            calls = "1 call" if count == 1 else f"{count} calls"
+            reason = f"only the first {self._limit} with each set of sizes are checked; --calls N|all for more"
+            self._writer.skipped(f"{calls} of graph {label}", reason)
+
+
+@dataclass(slots=True)
+class _Sum:
+    launches: int = 0
+    seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+
+
+class _TimedCall(CallWatch):
+    def __init__(self, writer: Recorder, program: CompiledProgram, call: int) -> None:
+        self._writer = writer
+        self._ref = program.ref
+        self._call = call
+        self._sums: dict[int, _Sum] = {}
+
+    def timed(self, function: str, launch: Launch, seconds: float) -> None:
+        total = self._sums.setdefault(launch.nth, _Sum())
+        total.launches += 1
+        total.seconds += seconds
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        total = self._sums[launch.nth]
+        total.read += sum(_bytes(values[name]) for name in launch.reads)
+        total.written += sum(_bytes(values[name]) for name in launch.writes)
+
+    def close(self, error: BaseException | None) -> None:
+        launches = tuple(
+            LaunchTime(nth=nth, launches=s.launches, seconds=s.seconds, bytes_read=s.read, bytes_written=s.written)
+            for nth, s in self._sums.items()
+        )
+        times = CallTimes(graph=self._ref.id, direction=self._ref.direction, call=self._call, launches=launches)
+        self._writer.event("times", {"times": times})
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, tuple | list):
+        return sum(map(_bytes, value))
+    # Not `nbytes`, which sparse tensors refuse.
+    return int(value.numel() * value.element_size()) if hasattr(value, "element_size") else 0

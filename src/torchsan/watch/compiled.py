@@ -1,38 +1,32 @@
-"""The instrument for compiled programs: sees every compile, records it, and puts probes into what it generated."""
+"""Sees every compile, records the program that it generated, and puts probes into it."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torchsan.records import GraphId, GraphRecord, KernelRecord
+from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
+from torchsan.graphs.printed import print_graph
+from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
+from torchsan.torch_internals.patches import missing
+from torchsan.torch_internals.seams import called
 from torchsan.torch_internals.wrapper import Launch, Program, parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
 from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
-from torchsan.watch.observer import CompiledProgram, Observer
-from torchsan.watch.provenance import buffers_of_launches, graph_nodes, operator_name, source_lines
+from torchsan.watch.observer import CompiledProgram, Observer, not_checked
+from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def observe_programs(writer: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
-    """Record every graph that is compiled while the context lasts, and show its calls to the observers."""
-    programs = Programs(writer, tuple(observers))
-    try:
-        with programs.compiles():
-            yield
-    finally:
-        programs.detach()
 
 
 class Programs:
@@ -42,7 +36,7 @@ class Programs:
         self._writer = writer
         self._observers = observers
         self._lock = threading.Lock()
-        self._ids: dict[str, GraphId] = {}
+        self._ids: dict[object, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
 
     @contextmanager
@@ -55,18 +49,21 @@ class Programs:
             yield
 
     def _compile_failed(self, error: Exception) -> None:
-        self._writer.skipped("a compiled graph", f"could not be observed: {_short(error)}")
+        not_checked(self._writer, "a compiled graph", f"could not be observed: {_short(error)}")
 
     def _python_instead(self) -> None:
         reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"
         self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
 
     def _watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
-        self._writer.skipped(f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
+        not_checked(self._writer, f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
 
     def _compiled(self, compile_: Compile) -> None:
+        key = compile_.key if compile_.key is not None else object()  # What has no key belongs to nothing else.
         with self._lock:
-            id_ = self._graph_id(compile_.key)
+            if key not in self._ids:
+                self._ids[key] = self._writer.new_graph()
+        id_ = self._ids[key]
         try:
             model = parse(compile_.source, mutated_arguments)
         except SyntaxError:
@@ -76,8 +73,7 @@ class Programs:
         computes: dict[int, tuple[Buffer, ...]] = {}
         for name, function in model.functions.items():
             if name in graphs:
-                found = buffers_of_launches(graphs[name].buffers, function)
-                computes.update({nth: tuple(buffers) for nth, buffers in found.items()})
+                computes |= buffers_of_launches(graphs[name].buffers, function)
         record = self._record(id_, compile_, model, graphs, computes)
         program = CompiledProgram(
             record=record,
@@ -89,9 +85,20 @@ class Programs:
         )
         self._writer.graph(record)
         self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
-        self._report_gaps(program)
-        willing = tuple(o for o in self._observers if self._show(o, program))
+        for step in model.opaque():
+            where = f"graph {record.label}, wrapper line {step.line}"
+            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+        willing = tuple(o for o in self._able() if self._show(o, program))
         self._probe(program, compile_, willing)
+
+    def _able(self) -> list[Observer]:
+        """The observers without the checks that need what this PyTorch lacks."""
+        users = {observer: observer.name.removesuffix(" check") for observer in self._observers}
+        lacking = {user: reasons for user in users.values() if (reasons := missing(user))}
+        for user, reasons in lacking.items():
+            for reason in reasons:
+                not_checked(self._writer, called(user), reason)
+        return [observer for observer, user in users.items() if user not in lacking]
 
     def _show(self, observer: Observer, program: CompiledProgram) -> bool:
         """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
@@ -102,13 +109,6 @@ class Programs:
             self._watch_failed(program, observer.name, e)
             return False
         return True
-
-    def _graph_id(self, key: str | None) -> GraphId:
-        if key is None:
-            return self._writer.new_graph()
-        if key not in self._ids:
-            self._ids[key] = self._writer.new_graph()
-        return self._ids[key]
 
     def _record(
         self,
@@ -127,7 +127,7 @@ class Programs:
         whole = compile_.graphs[0]
         artifacts = {
             "wrapper": self._writer.artifact(f"{stem}.wrapper.py", compile_.source),
-            "graph": self._writer.artifact(f"{stem}.fx.py", whole.module.print_readable(print_output=False)),
+            "graph": self._writer.artifact(f"{stem}.fx.py", print_graph(whole.module)),
         }
         return GraphRecord(
             id=id_,
@@ -142,15 +142,10 @@ class Programs:
     def _record_unreadable(self, id_: GraphId, compile_: Compile) -> None:
         name = self._writer.artifact(f"graph{id_}-{compile_.direction}.wrapper.txt", compile_.source)
         self._writer.graph(GraphRecord(id=id_, direction=compile_.direction, artifacts={"wrapper": name}))
-        self._writer.skipped(f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
-
-    def _report_gaps(self, program: CompiledProgram) -> None:
-        for step in program.model.opaque():
-            where = f"graph {program.record.label}, wrapper line {step.line}"
-            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+        not_checked(self._writer, f"graph {id_} {compile_.direction}", "its wrapper is not Python; it ran unobserved")
 
     def _probe(self, program: CompiledProgram, compile_: Compile, observers: tuple[Observer, ...]) -> None:
-        """Put an Entry in the place of the generated module's `call`."""
+        """Put a ProbedProgram in the place of the generated module's `call`."""
         module: Any = compile_.generated
         if not observers or "call" not in program.model.functions:
             return
@@ -177,7 +172,7 @@ class Programs:
                 observer.close()
             except Exception as e:  # the others are closed all the same
                 log.debug("%s failed to close", observer.name, exc_info=True)
-                self._writer.skipped(observer.name, f"torchsan failed: {_short(e)}")
+                not_checked(self._writer, observer.name, f"torchsan failed: {_short(e)}")
 
 
 def live_buffers(model: Program) -> Iterator[str]:
@@ -213,6 +208,20 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
         nodes=tuple(n.name for n in nodes),
         ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
         source=source_lines(nodes),
+    )
+
+
+def graph_record(writer: Recorder, stages: CompileStages) -> GraphRecord:
+    """Describe a graph that another backend than Inductor compiled: it has no kernels that anyone could see."""
+    id_ = writer.new_graph()
+    graph = stages.dynamo.snapshots[0].graph
+    training = any(part.training for part in stages.parts)
+    return GraphRecord(
+        id=id_,
+        direction=Direction.FORWARD if training else Direction.INFERENCE,
+        buffers=tuple(n.name for n in graph.nodes if n.op not in ("placeholder", "output")),
+        inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
+        artifacts={"graph": writer.artifact(f"graph{id_}-dynamo.fx.txt", str(graph))},
     )
 
 

@@ -1,15 +1,18 @@
-"""What a compiled program shows to whoever wants to look: the protocol between instruments and checks."""
+"""What a compiled program shows to whoever wants to look: the protocol between `watch` and the checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchsan.records import GraphRecord, GraphRef
 from torchsan.torch_internals import Buffer, LoweredGraph
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Program, Return
+
+if TYPE_CHECKING:
+    from torchsan.recording import Recorder
 
 Values = Mapping[str, Any]
 """The variables of the generated program by name: tensors, and now and then a number or a list."""
@@ -74,7 +77,7 @@ class CallWatch:
         """`launch` has run, and took so long. Comes before `repeatable`."""
 
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
-        """`launch` has run; until the next probe `again` runs it once more. Comes before `after`.
+        """`launch` has run; until the next statement `again` runs it once more. Comes before `after`.
 
         It runs on the same operands, or on those given by name, which must be laid out in the same way.
         """
@@ -110,3 +113,9 @@ class Observer:
 
     def close(self) -> None:
         """The session is over. Always the last."""
+
+
+def not_checked(recorder: Recorder, what: str, reason: str) -> None:
+    """Record that something which was asked for could not be checked: the run is incomplete, and never clean."""
+    recorder.skipped(what, reason)
+    recorder.event("incomplete", {"what": what, "reason": reason})

@@ -1,4 +1,4 @@
-"""The instrument for operators: sees each call in eager code, on every thread, forward and backward.
+"""Sees each call of an operator in eager code, on every thread, forward and backward.
 
 A call whose metadata were seen before costs one look into a dictionary. Importing it imports no torch.
 """
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchsan.errors import FindingsError
-from torchsan.torch_internals.seams import Patches
+from torchsan.torch_internals.patches import Patches, missing
 
 log = logging.getLogger(__name__)
+
+_NEW: Any = object()
+"""Stands where nothing is known yet."""
 
 Remember = bool | Callable[[], None]
 """Whether calls of a kind need not be looked at again; a function if it is to be called for each."""
@@ -67,13 +70,17 @@ def observe_operators(observer: OperatorObserver) -> Iterator[None]:
 
     May be entered before torch is imported, and does not import it. Threads are covered when they start inside.
     """
-    patches = Patches()
+
+    def failed(error: Exception) -> None:
+        observer.not_covered("operators", f"torchsan failed: {type(error).__name__}: {error}"[:300])
+
+    patches = Patches(failed)
     instrument = _Instrument(observer)
     if threading.active_count() > 1:
         names = ", ".join(t.name for t in threading.enumerate() if t is not threading.current_thread())
         observer.not_covered("operators on other threads", f"threads that were there before are not seen: {names:.200}")
     try:
-        patches.replace(threading.Thread, "_bootstrap_inner", instrument.thread)
+        patches.wrap("threading", "Thread._bootstrap_inner", instrument.thread)
         patches.when_imported("torch", lambda _module: instrument.attach(patches))
         yield
     finally:
@@ -90,9 +97,10 @@ class _Instrument:
         self._pid = os.getpid()
 
     def attach(self, patches: Patches) -> None:
-        """torch is there: see what this thread calls from now on."""
-        from torchsan.torch_internals.functionalize import observe_functionalize
-        from torchsan.watch.seen_calls import SeenCalls
+        """torch is there: see what this thread calls from now on, if this PyTorch has what that needs."""
+        if missing(self._observer.name.removesuffix(" check")):
+            return
+        from torchsan.torch_internals.dispatch import observe_functionalize
 
         self._handler = SeenCalls(self._observer, self._call).handle
         self._enter()
@@ -110,22 +118,18 @@ class _Instrument:
 
             pop_mode(own)
 
-    def thread(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The first function of every new thread, with the mode around it."""
+    def thread(self, original: Callable[[Any], Any], thread: threading.Thread) -> Any:
+        """Run the first function of a new thread, with the mode around it."""
+        if self._handler is None:
+            return original(thread)
+        mode = self._enter()
+        try:
+            return original(thread)
+        finally:
+            from torchsan.torch_internals.dispatch import pop_mode
 
-        def bootstrap(thread: threading.Thread) -> Any:
-            if self._handler is None:
-                return original(thread)
-            mode = self._enter()
-            try:
-                return original(thread)
-            finally:
-                from torchsan.torch_internals.dispatch import pop_mode
-
-                self._modes.pop(threading.get_ident(), None)
-                pop_mode(mode)
-
-        return bootstrap
+            self._modes.pop(threading.get_ident(), None)
+            pop_mode(mode)
 
     def _enter(self) -> Any:
         from torchsan.torch_internals.dispatch import OperatorMode, push_mode
@@ -140,7 +144,7 @@ class _Instrument:
     ) -> Any:
         if self._handler is None or not self._observer.wants(overload):
             return run()
-        from torchsan.torch_internals.functionalize import plainly
+        from torchsan.torch_internals.dispatch import plainly
 
         call = OperatorCall(overload=overload, args=args, kwargs=kwargs, functionalized=True)
         return self._call(call, run, plainly)[0]
@@ -154,28 +158,153 @@ class _Instrument:
         """Run a call that is to be looked at, `looking`; tell whether its like need not be looked at again."""
         if os.getpid() != self._pid:  # In a forked child nobody collects what is seen.
             return run(), True
-        watched = True
-        before = None
-        try:
-            with looking():
-                before = self._observer.before(call)
-        except FindingsError:
-            raise
-        except Exception as e:  # noqa: BLE001  # a check that fails ends the check, never the user's job
-            watched = False
-            self._failed(call, e)
+        before: Any = _NEW
+        remember: Remember = True
+        with self._reporting(call), looking():
+            before = self._observer.before(call)
         result = run()
-        if not watched:
-            return result, True
+        if before is not _NEW:
+            with self._reporting(call), looking():
+                remember = self._observer.after(call, before, result)
+        return result, remember
+
+    @contextmanager
+    def _reporting(self, call: OperatorCall) -> Iterator[None]:
+        """A check that fails ends the check, never the user's job; only a finding may."""
         try:
-            with looking():
-                return result, self._observer.after(call, before, result)
+            yield
         except FindingsError:
             raise
-        except Exception as e:  # noqa: BLE001  # as above
-            self._failed(call, e)
-            return result, True
+        except Exception as e:
+            log.debug("looking at %s failed", call.overload, exc_info=True)
+            self._observer.failed(call, e)
 
-    def _failed(self, call: OperatorCall, error: Exception) -> None:
-        log.debug("looking at %s failed", call.overload, exc_info=True)
-        self._observer.failed(call, error)
+
+_MOST = {True: 100, False: 1000}
+"""How many kinds of arguments of an operator of PyTorch's own (True), or of another one, are looked at."""
+
+
+class _Operator:
+    """What is known of one overload. It holds the overload, so that its address stays its own."""
+
+    __slots__ = ("composite", "overload", "own", "seen", "wanted")
+
+    def __init__(self, overload: Any, wanted: bool) -> None:
+        from torchsan.torch_internals.operators import is_composite, is_own
+
+        self.overload = overload
+        self.own = is_own(overload)
+        self.wanted = wanted
+        self.composite = self.own and is_composite(overload)
+        self.seen: dict[tuple[Any, ...], Callable[[], None] | None] = {}
+        """The kinds of call that were looked at; with a function, those to count."""
+
+
+class SeenCalls:
+    """Runs calls, those of a new kind through `look`, which tells whether the kind may be remembered.
+
+    `handle` is the only code that runs at every operator call, so it is written for speed.
+    """
+
+    def __init__(
+        self, observer: OperatorObserver, look: Callable[[OperatorCall, Callable[[], Any]], tuple[Any, Remember]]
+    ) -> None:
+        self._observer = observer
+        self._look = look
+        self._operators: dict[int, _Operator] = {}
+        self._key = _key_maker()
+
+    def handle(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the call and return its result."""
+        operator = self._operators.get(id(func))
+        if operator is None:
+            operator = self._operators[id(func)] = _Operator(func, self._observer.wants(func))
+        if operator.wanted:
+            key = self._key(args, kwargs, operator.own)
+            if key is not None:
+                seen = operator.seen.get(key, _NEW)
+                if seen is _NEW:
+                    return self._first(operator, key, args, kwargs)
+                if seen is not None:
+                    seen()
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _first(self, operator: _Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = operator.overload
+        if operator.composite:
+            # Only inference mode lets these through whole. Where they return an argument as it is, they may.
+            operator.wanted = False
+            self._observer.not_covered(
+                str(func), "runs as a whole, as in inference mode; the operators in it are not seen"
+            )
+            return func(*args, **kwargs)
+        if len(operator.seen) >= _MOST[operator.own]:
+            operator.wanted = False
+            self._observer.not_covered(
+                str(func), f"seen with {len(operator.seen)} kinds of arguments; the others are not looked at"
+            )
+            return func(*args, **kwargs)
+        call = OperatorCall(overload=func, args=args, kwargs=kwargs)
+        result, remember = self._look(call, lambda: func(*args, **kwargs))
+        if remember:
+            operator.seen[key] = None if remember is True else remember
+        return result
+
+
+Key = Callable[[tuple[Any, ...], dict[str, Any], bool], tuple[Any, ...] | None]
+"""From arguments to what a call's metadata can depend on; None if there are tensors that cannot be looked at.
+
+A float of an operator of PyTorch's own (True) counts by its value only where there is no tensor: it sizes `arange`,
+while among tensors it is a factor, which optimizers change with every step.
+"""
+
+
+def _key_maker() -> Key:
+    """Make the function once torch is there: it looks at the types of torch, which are variables of its own."""
+    import torch
+
+    from torchsan.torch_internals.dispatch import storage_pattern
+
+    tensor, parameter = torch.Tensor, torch.nn.Parameter
+    values = {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
+
+    def add(value: Any, parts: list[Any], tensors: list[Any], floats: list[float]) -> None:
+        kind = type(value)
+        if kind is tensor or kind is parameter:
+            tensors.append(value)
+            parts += (value.dtype, value.shape, value.stride(), value.storage_offset(), value.requires_grad)
+            if not value.is_cpu:
+                parts.append(value.device)
+            if value.dtype.is_complex:
+                parts.append(value.is_conj())
+        elif kind in values:
+            parts.append(value)
+        elif kind is float:
+            parts.append(float)
+            floats.append(value)
+        elif kind is list or kind is tuple:
+            parts.append(len(value))
+            for element in value:
+                add(element, parts, tensors, floats)
+        else:
+            parts.append(kind)
+
+    def key(args: tuple[Any, ...], kwargs: dict[str, Any], own: bool) -> tuple[Any, ...] | None:
+        parts: list[Any] = []
+        tensors: list[Any] = []
+        floats: list[float] = []
+        try:
+            for value in args:
+                add(value, parts, tensors, floats)
+            for name, value in kwargs.items():
+                parts.append(name)
+                add(value, parts, tensors, floats)
+            if len(tensors) > 1:
+                parts.append(storage_pattern(tensors))
+        except (RuntimeError, NotImplementedError):  # No strides, no storage: sparse and opaque tensors.
+            return None
+        if not own or not tensors:
+            parts += floats
+        return tuple(parts)
+
+    return key

@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 import linecache
-import os
-import re
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING
 
-from torchsan.records import GraphNodes, GraphRef, KernelKind, NodeRecord, SourceLine
+from torchsan.graphs.nodes import NOT_THE_USERS
+from torchsan.records import KernelKind, SourceLine
 from torchsan.torch_internals.wrapper.model import Alias, Function, Launch
 
 if TYPE_CHECKING:
-    import torch.fx
+    from torchsan.torch_internals import Buffer
 
-    from torchsan.torch_internals import Buffer, LoweredGraph
-
-_HIDDEN = (
-    str(Path(__file__).parents[1]) + "/",
-    str(Path(sysconfig.get_paths()["purelib"]) / "torch") + "/",
-    "<",
-)
+_HIDDEN = (*NOT_THE_USERS, "<")
 
 
 def caller() -> tuple[SourceLine, ...]:
     """The innermost line outside torch and torchsan on this thread's stack; empty if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_HIDDEN) and "/torchinductor_" not in file:
             code = linecache.getline(file, frame.f_lineno).strip()
             return (SourceLine(file=file, line=frame.f_lineno, code=code),)
-        next_frame = frame.f_back
-        if next_frame is None:
-            break
-        frame = next_frame
+        frame = frame.f_back
     return ()
 
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s*(?P<code>[^\n]*))?')
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(sysconfig.get_paths()["purelib"]) / "torch", Path(__file__).parents[1])
-)
-
-
-def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, list[Buffer]]:
+def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[int, tuple[Buffer, ...]]:
     """Return, for each launch by its number, the buffers it computes, also those that never leave the kernel.
 
     Launches follow the order of Inductor's schedule, one launch a run of it; so each buffer belongs to the first
@@ -73,7 +56,7 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
             removed.append(buffer)
     if removed and launches:
         result[launches[position].nth] += removed
-    return result
+    return {nth: tuple(found) for nth, found in result.items()}
 
 
 def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
@@ -91,11 +74,7 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
     """
     launches = function.launches()
     buffers = {b.name: b for launch in launches for b in computes.get(launch.nth, ())}
-    items = {
-        s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source
-        for s in function.walk()
-        if isinstance(s, Alias) and not s.reused and s.source in {launch.result for launch in launches}
-    }
+    items = _items(function)
     last: dict[str, int] = {}
     for launch in launches:
         last |= {b.storage: launch.nth for b in computes.get(launch.nth, ())}
@@ -108,6 +87,13 @@ def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]
         if buffer is not None and node is not None and not buffer.removed:
             settled.setdefault(nth, {})[items.get(storage, storage)] = node
     return settled
+
+
+def _items(function: Function) -> dict[str, str]:
+    """How each variable that is one of several results of a launch is called in terms of those: `buf0[1]`."""
+    results = {launch.result for launch in function.launches()}
+    aliases = [s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results]
+    return {s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source for s in aliases}
 
 
 def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
@@ -124,85 +110,3 @@ def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
         if alias.source in names:
             names.add(alias.name)
     return names, False
-
-
-def operator_name(node: torch.fx.Node) -> str | None:
-    """The operator that a node calls, as `aten.relu.default`; None for inputs, constants and plain Python."""
-    if node.op != "call_function":
-        return None
-    name = str(node.target)
-    return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
-
-
-def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:
-    """The nodes of a compiled graph and of its subgraphs, with the lines that they came from."""
-    sources: dict[SourceLine, int] = {}
-    nodes = []
-    for graph in graphs:
-        for node in graph.module.graph.nodes:
-            line = next(iter(_source_line(node.meta)), None)
-            nodes.append(
-                NodeRecord(
-                    name=node.name,
-                    op=(operator_name(node) or str(node.target)) if node.op.startswith("call_") else node.op,
-                    inputs=tuple(parent.name for parent in node.all_input_nodes),
-                    type=_type_name(node.meta.get("val")),
-                    source=sources.setdefault(line, len(sources)) if line is not None else None,
-                    function=graph.function,
-                )
-            )
-    return GraphNodes(graph=ref.id, direction=ref.direction, nodes=tuple(nodes), sources=tuple(sources))
-
-
-def _type_name(value: Any) -> str:
-    """`float32[4, 8]` of a tensor, with symbols for sizes that are not known; empty of anything else."""
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    if dtype is None or shape is None:
-        return ""
-    return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
-
-
-def source_lines(nodes: Iterable[torch.fx.Node]) -> tuple[SourceLine, ...]:
-    """The user's lines that the nodes came from, each once, in the order of the nodes."""
-    return tuple(dict.fromkeys(line for node in nodes for line in _source_line(node.meta)))
-
-
-def _source_line(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """The innermost frame outside torch and torchsan, or, if the user's code is nowhere in the trace, the innermost."""
-    frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
-    outside = [f for f in frames if not f["file"].startswith(_NOT_THE_USERS)]
-    if frames:
-        frame = (outside or frames)[-1]
-        yield SourceLine(
-            file=frame["file"], line=int(frame["line"]), code=(frame["code"] or "").strip(), module=_module_path(meta)
-        )
-    else:
-        yield from _forward_of_module(meta)
-
-
-def _forward_of_module(meta: dict[str, Any]) -> Iterator[SourceLine]:
-    """Where there is no trace (a module of torch's own that was compiled directly): the `forward` of that module."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return
-    class_ = list(stack.values())[-1][1]
-    forward = getattr(class_, "forward", None)
-    code = getattr(forward, "__code__", None)
-    if code is not None:
-        yield SourceLine(
-            file=code.co_filename,
-            line=code.co_firstlineno,
-            code=f"{class_.__name__}.forward",
-            module=_module_path(meta),
-        )
-
-
-def _module_path(meta: dict[str, Any]) -> str:
-    """Where in the model: `layers.0.attention`, from the way Dynamo reached the module (`L['self']._modules[…]`)."""
-    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
-    path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
-    path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", re.sub(r"^L\['(?:self|fn|model|mod)'\]\.?", "", path))
-    return path.removeprefix("L.").strip(".")

@@ -1,4 +1,4 @@
-"""The instrument for jobs of several ranks: what each optimizer step read and wrote, as digests.
+"""In jobs of several ranks: what each optimizer step read and wrote, as digests.
 
 Each rank records for itself; nothing is sent to another. Parameters and gradients that the ranks of a group hold copies
 of (DistributedDataParallel, replicated DTensors) can so be compared afterwards, without their data.
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.records import ReplicaRecord, StepRecord
 from torchsan.torch_internals.operators import outside_modes
-from torchsan.torch_internals.seams import Patches
+from torchsan.torch_internals.patches import Patches
+from torchsan.watch.observer import not_checked
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 @contextmanager
 def observe_replicas(writer: Recorder) -> Iterator[None]:
     """Record each optimizer step of this rank while the context lasts. Does not import torch."""
-    patches = Patches()
     steps = _Steps(writer)
+    patches = Patches(steps.failed)
     try:
         patches.when_imported("torch.optim.optimizer", lambda module: _hook(patches, module, steps))
         yield
@@ -40,14 +41,10 @@ def observe_replicas(writer: Recorder) -> Iterator[None]:
 
 
 def _hook(patches: Patches, module: Any, steps: _Steps) -> None:
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        steps.seen(optimizer, steps.before)
-
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        steps.seen(optimizer, steps.after)
-
-    patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
-    patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
+    before = module.register_optimizer_step_pre_hook(lambda optimizer, *_: steps.seen(optimizer, steps.before))
+    patches.on_restore(before.remove)
+    after = module.register_optimizer_step_post_hook(lambda optimizer, *_: steps.seen(optimizer, steps.after))
+    patches.on_restore(after.remove)
 
 
 class _Optimizer:
@@ -82,7 +79,11 @@ class _Steps:
                     look(self._known(optimizer))
         except Exception as e:  # the user's step must not fail because of torchsan
             log.debug("could not look at an optimizer step", exc_info=True)
-            self._writer.skipped("replicas", f"torchsan failed: {type(e).__name__}: {e}"[:300])
+            self.failed(e)
+
+    def failed(self, error: Exception) -> None:
+        """Say that a step was not looked at."""
+        not_checked(self._writer, "replicas", f"torchsan failed: {type(error).__name__}: {error}"[:300])
 
     def before(self, known: _Optimizer) -> None:
         """Gradients are reduced by now. A parameter that is not what the last step left was changed by someone else."""

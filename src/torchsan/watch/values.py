@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torchsan.options import Options, Watch, When
 from torchsan.recording import Writer
 from torchsan.records import Watched
-from torchsan.torch_internals.seams import Patches
+from torchsan.torch_internals.patches import Patches
 from torchsan.torch_internals.wrapper import Launch
-from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
+from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values, not_checked
 from torchsan.watch.output import WatchOutput, Widths
 from torchsan.watch.provenance import settled_nodes
 
@@ -27,13 +27,14 @@ INPUTS, OUTPUTS, PROBE = "(inputs)", "(outputs)", "(probe)"
 
 
 class Watcher(Observer):
-    """Watches every call of every compiled program, and every probe."""
+    """Watches every call of every compiled program, and every value that passes `torchsan.probe`."""
 
     name = "watch"
 
     def __init__(self, writer: Writer, options: Options) -> None:
+        self._writer = writer
         self._calls: Counter[tuple[int, str]] = Counter()
-        self._probes: Counter[str] = Counter()
+        self._passed: Counter[str] = Counter()
         self._plans: dict[int, _Plan] = {}
         self._lock = threading.Lock()
         self.selects = options.selects
@@ -60,13 +61,17 @@ class Watcher(Observer):
         if not (self.selects(name) or self.selects(PROBE)):
             return
         with self._lock:
-            nth = self._probes[name]
-            self._probes[name] += 1
+            nth = self._passed[name]
+            self._passed[name] += 1
         watched = Watched(graph=None, direction=None, call=nth, launch=None, kernel=PROBE, phase="after", name=name)
         if self.names_only:
             self.sink.launch(watched)
         else:
             self.sink.value(watched, value)
+
+    def failed(self, error: Exception) -> None:
+        """What passes `torchsan.probe` cannot be seen."""
+        not_checked(self._writer, "torchsan.probe", f"cannot be seen: {error}")
 
     def close(self) -> None:
         """Write what is still under way."""
@@ -198,11 +203,15 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def probes_to(watcher: Watcher) -> Iterator[None]:
+def passing_probe_to(watcher: Watcher) -> Iterator[None]:
     """Send what passes `torchsan.probe` to the watcher while the context lasts, if the program uses it at all."""
-    patches = Patches()
+
+    def listen(module: Any) -> None:
+        module._listener = watcher.probed
+        patches.on_restore(lambda: setattr(module, "_listener", None))
+
+    patches = Patches(watcher.failed)
     try:
-        listen = lambda module: patches.replace(module, "_listener", lambda _nobody: watcher.probed)  # noqa: E731
         patches.when_imported("torchsan.ops.realize", listen)
         yield
     finally:

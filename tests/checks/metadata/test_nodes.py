@@ -12,8 +12,8 @@ import torch.fx
 
 import torchsan
 from tests.planted.operators import operator
+from torchsan.calls import CrossReference, crossref
 from torchsan.checks.metadata import nodes
-from torchsan.checks.metadata.crossref import CrossReference, crossref
 from torchsan.records import Kind, Severity, Stage
 
 pytestmark = pytest.mark.xdist_group("compiled")

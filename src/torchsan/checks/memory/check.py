@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
-    from torchsan.checks.exhibits import Exhibits
-    from torchsan.checks.memory.findings import Reporter
-    from torchsan.checks.memory.guards import GuardRegistry
+    from torchsan.checks.collector import Collector
+    from torchsan.checks.memory.patterns import GuardedMemories
     from torchsan.checks.memory.plan import MemoryPlan
-    from torchsan.recording import Writer
 
 
 class MemoryCheck(Observer):
@@ -19,39 +17,32 @@ class MemoryCheck(Observer):
 
     name = "memory check"
 
-    def __init__(
-        self, writer: Writer, calls: int | None, exhibits: Exhibits, *, guards: bool = True, fail_fast: bool = False
-    ) -> None:
+    def __init__(self, collector: Collector, calls: int | None, *, guards: bool) -> None:
         """`calls` is how many calls of each program are checked; None for all.
 
-        Without `guards` only lifetimes are followed. With `fail_fast` the first error is raised where it happens.
+        Without `guards` only lifetimes are followed.
         """
-        self._writer = writer
+        self._collector = collector
         self._calls = calls
-        self._exhibits = exhibits
         self._guards = guards
-        self._fail_fast = fail_fast
         self._plans: dict[int, MemoryPlan] = {}
-        self._reporter: Reporter | None = None
-        self._registry: GuardRegistry | None = None
+        self._outside: GuardedMemories | None = None
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.checks.memory.findings import Reporter
-        from torchsan.checks.memory.guards import GuardRegistry
+        from torchsan.checks.memory.patterns import GuardedMemories
         from torchsan.checks.memory.plan import plan
 
-        if self._reporter is None:
-            self._reporter = Reporter(self._writer, self._fail_fast, self._exhibits)
-            self._registry = GuardRegistry() if self._guards else None
+        if self._guards and self._outside is None:
+            self._outside = GuardedMemories()
         self._plans[id(program)] = plan(program)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        from torchsan.checks.memory.watch import MemoryWatch
+        from torchsan.checks.memory.watch import LifetimesWatch, MemoryWatch
 
-        assert self._reporter is not None
-        # Without its guard zones such a program would damage the memory of others from now on.
+        # Without its guard zones a program that overflows would damage the memory of others from now on.
         plan = self._plans[id(program)]
-        overflows = plan.serial in self._reporter.overflowing
-        if self._calls is not None and call >= self._calls and not overflows:
+        if self._calls is not None and call >= self._calls and not plan.learnt.overflows:
             return None
-        return MemoryWatch(self._writer, self._reporter, program, plan, call, self._registry)
+        if self._outside is None:
+            return LifetimesWatch(self._collector, program, plan, call)
+        return MemoryWatch(self._collector, program, plan, call, self._outside)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import xxhash
 
-from torchsan.checks.memory.guards import span_bytes
+from torchsan.checks.memory.findings import CallFindings
+from torchsan.checks.memory.patterns import span_bytes
 from torchsan.checks.memory.plan import MemoryPlan, Name
 from torchsan.checks.memory.storages import Block, Origin, StorageTable
-from torchsan.records import Kind, Severity
+from torchsan.records import Kind
 from torchsan.torch_internals.operators import StorageRef
 from torchsan.torch_internals.wrapper import Alias, Launch
 from torchsan.watch.observer import Values
@@ -67,10 +68,12 @@ _WATCHED_ALWAYS = 1 << 20
 class Contents:
     """Follows one call. The contents of graph inputs are not followed: others may write them at any time."""
 
-    def __init__(self, ledger: StorageTable, plan: MemoryPlan, report: Callable[..., bool]) -> None:
-        self._ledger = ledger
+    def __init__(self, table: StorageTable, plan: MemoryPlan, findings: CallFindings) -> None:
+        self._table = table
         self._plan = plan
-        self._report = report
+        self._findings = findings
+        self._writes: dict[Block, list[tuple[int, Launch, str]]] = defaultdict(list)
+        """When each storage was written, counted in launches, by which, and under which name."""
         self._known: dict[Name, Content] = {}
         self._launches: list[Launch] = []
         self._bytes = 0
@@ -91,13 +94,13 @@ class Contents:
         direct = {a.base for a in launch.arguments if a.written} | {launch.result}
         touched: set[Block] = set()
         for name in launch.writes:
-            for block in self._ledger.find(function, name):
-                block.writes.append((now, launch, name))
+            for block in self._table.find(function, name):
+                self._writes[block].append((now, launch, name))
                 touched.add(block)
         for name in launch.reads:
             content = self._known.get((function, name))
             # Through another name it may well be declared: `out` and `in` of a kernel can be the same memory.
-            if content is not None and name not in written and touched.isdisjoint(self._ledger.find(function, name)):
+            if content is not None and name not in written and touched.isdisjoint(self._table.find(function, name)):
                 self._compare((function, name), content, values.get(name), launch, launch)
         for name in launch.writes:
             key = (function, name)
@@ -139,10 +142,10 @@ class Contents:
         self._bytes = 0
 
     def _learn(self, key: Name, value: Any, now: int) -> None:
-        blocks = self._ledger.find(*key)
+        blocks = self._table.find(*key)
         if not isinstance(value, torch.Tensor) or len(blocks) != 1 or key in self._plan.unfollowed:
             return
-        if blocks[0].origin is Origin.GIVEN or blocks[0].excused:
+        if blocks[0].origin is Origin.GIVEN or blocks[0] in self._table.kept_elsewhere:
             return
         content = read_content(value, blocks[0].ref, now, now)
         if content is not None:
@@ -160,13 +163,13 @@ class Contents:
     def _has_own_value(self, key: Name) -> bool:
         return any(
             name == key[1] and name not in launch.bases
-            for block in self._ledger.find(*key)
-            for _, launch, name in block.writes
+            for block in self._table.find(*key)
+            for _, launch, name in self._writes[block]
         )
 
     def _look_at_all(self, launch: Launch, touched: set[Block], now: int) -> None:
         for key, content in list(self._known.items()):
-            if content.seen == now or content.pointer is None or touched & set(self._ledger.find(*key)):
+            if content.seen == now or content.pointer is None or touched & set(self._table.find(*key)):
                 continue
             if content.still():
                 self._known[key] = dataclasses.replace(content, seen=now)
@@ -191,8 +194,8 @@ class Contents:
 
     def _written_since(self, key: Name, content: Content) -> Launch | None:
         """The launch that wrote the same memory under another name."""
-        for block in self._ledger.find(*key):
-            for when, launch, name in reversed(block.writes):
+        for block in self._table.find(*key):
+            for when, launch, name in reversed(self._writes[block]):
                 if when > content.since and name != key[1]:
                     return launch
         return None
@@ -202,14 +205,13 @@ class Contents:
         name = key[1]
         candidates = [launch.kernel for launch in self._launches[content.seen :]]
         who = culprit.kernel if culprit is not None else f"one of {len(candidates)} launches"
-        when = f"before {reader.kernel} reads it" if reader is not None else "while it is still needed"
+        how = f" before {reader.kernel} reads it" if reader is not None else ", while it is still needed"
         if reader is not None and reader is culprit:
-            when = "which it only reads"
+            how = ", which it only reads"
         writer = self._launches[content.since - 1].kernel if content.since else None
-        self._report(
+        self._findings.report(
             Kind.CLOBBERED_BUFFER,
-            Severity.ERROR,
-            f"{who} writes over {name}, {when}" if when[0] == "w" else f"{who} writes over {name} {when}",
+            f"{who} writes over {name}{how}",
             buffer=name,
             launch=culprit,
             evidence={

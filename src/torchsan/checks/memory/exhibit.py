@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import GraphCut
+from torchsan.graphs.data import Keep
+from torchsan.graphs.encode import GraphCut
 from torchsan.records import Exhibit, Finding
 from torchsan.torch_internals.fakes import bind_symbols, symbol_value
 from torchsan.watch.observer import CompiledProgram, Values

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
+import linecache
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from torchsan.checks.memory.guards import span_bytes
+from torchsan.checks.memory.findings import CallFindings
+from torchsan.checks.memory.patterns import span_bytes
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.records import Kind, Severity, SourceLine
@@ -27,49 +30,46 @@ from torchsan.watch.observer import Values
 class Lifetimes:
     """Follows one call. What outlives its last name is judged at the end of the call, when late frees are over."""
 
-    def __init__(self, ledger: StorageTable, plan: MemoryPlan, figures: Figures, report: Callable[..., bool]) -> None:
-        self._ledger = ledger
+    def __init__(self, table: StorageTable, plan: MemoryPlan, figures: Figures, findings: CallFindings) -> None:
+        self._table = table
         self._plan = plan
         self._figures = figures
-        self._report = report
+        self._findings = findings
         self._last: Launch | None = None
         self._late: list[Block] = []
         self._dropped: list[tuple[str, Block]] = []
 
     def allocated(self, function: str, name: str, tensor: torch.Tensor) -> Block | None:
         """A buffer is new. None if its memory is none of its own."""
-        known = next(self._ledger.holding(tensor), None)
-        (block,) = self._ledger.bind(function, name, tensor, Origin.PROGRAM)
-        if known is None:
+        (block,), new = self._table.bind(function, name, tensor, Origin.PROGRAM)
+        if new:
             self._figures.born(block)
-            block.excused = (function, name) in self._plan.handed_over
+            if (function, name) in self._plan.handed_over:
+                self._table.kept_elsewhere.add(block)
             return block
-        if (function, name) not in self._plan.unfollowed and known.name not in {p for _, p in self._plan.pools}:
-            self._report(
+        if (function, name) not in self._plan.unfollowed and block.name not in {p for _, p in self._plan.pools}:
+            self._findings.report(
                 Kind.UNEXPECTED_ALLOCATION,
-                Severity.ERROR,
-                f"{name} was to get memory of its own and got that of {known.name}, which is still in use",
+                f"{name} was to get memory of its own and got that of {block.name}, which is still in use",
                 buffer=name,
-                evidence={"bytes": known.nbytes, "shared with": known.name},
+                evidence={"bytes": block.nbytes, "shared with": block.name},
             )
         return None
 
     def bound(self, function: str, name: str, value: Any, origin: Origin) -> None:
         """A variable got a value that the program did not allocate itself."""
-        known = set(self._ledger.blocks)
-        for block in self._ledger.bind(function, name, value, origin):
-            if block.ref.key not in known:
-                self._figures.born(block)
+        for block in self._table.bind(function, name, value, origin)[1]:
+            self._figures.born(block)
 
     def freed(self, function: str, names: tuple[str, ...]) -> list[Block]:
         """The variables were deleted. Return the storages that died of it."""
         died = []
-        for block in self._ledger.free(function, names):
+        for block in self._table.free(function, names):
             self._figures.released(block)
             if block.ref.dead:
                 self._died(block)
                 died.append(block)
-            elif block.origin is Origin.PROGRAM and not block.excused:
+            elif block.origin is Origin.PROGRAM and block not in self._table.kept_elsewhere:
                 self._late.append(block)
         return died
 
@@ -79,27 +79,25 @@ class Lifetimes:
         for name, value in values.items():
             if name == launch.result:
                 self.bound(function, name, value, Origin.RESULT)
-            for block in self._ledger.find(function, name):
-                block.last_use = launch
+            for block in self._table.find(function, name):
+                self._table.last_use[block] = launch
                 if block.origin is Origin.PROGRAM and isinstance(value, torch.Tensor):
                     self._check_storage(function, launch, name, block, value)
 
     def left(self, function: str, outputs: Any) -> None:
         """The function returns: what it returns may live on; what it neither returns nor freed is overdue."""
-        returned = set(self._ledger.holding(outputs))
-        for block in returned:
-            block.excused = True
-        for name, blocks in self._ledger.bound(function).items():
+        kept = self._table.kept_elsewhere
+        kept.update(self._table.holding(outputs))
+        for name, blocks in self._table.bound(function).items():
+            followed = function == "call" and (function, name) not in self._plan.unfollowed
             for block in blocks:
-                # What the last launch uses may as well go with the function; nothing runs while it waits.
-                waits = block.last_use is not None and block.last_use is not self._last
-                followed = function == "call" and (function, name) not in self._plan.unfollowed
-                if followed and block.origin is Origin.PROGRAM and not block.excused:
-                    if waits:
-                        self._dropped.append((name, block))
-                    else:
+                if followed and block.origin is Origin.PROGRAM and block not in kept:
+                    # What the last launch uses may as well go with the function; nothing runs while it waits.
+                    if self._table.last_use.get(block) in (None, self._last):
                         self._late.append(block)
-            list(self._ledger.free(function, [name]))
+                    else:
+                        self._dropped.append((name, block))
+            self._table.free(function, [name])
 
     def count_returned(self, outputs: Any, results: int | None) -> None:
         """Add up what the caller gets, and what is saved for backward."""
@@ -118,7 +116,7 @@ class Lifetimes:
             else:
                 self._late.append(block)
         for block in dict.fromkeys(self._late):
-            if not block.ref.dead and not block.excused:
+            if not block.ref.dead and block not in self._table.kept_elsewhere:
                 self._leaked(block)
 
     def failed(self, error: BaseException, functions: dict[str, Function], last: int) -> None:
@@ -126,17 +124,16 @@ class Lifetimes:
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
         if name is None and isinstance(error, NameError):
             # Python 3.11 names the variable of an UnboundLocalError in its text only.
-            name = next((n for _, n in self._ledger.freed if f"'{n}'" in str(error)), None)
-        for function, freed in list(self._ledger.freed):
+            name = next((n for _, n in self._table.freed if f"'{n}'" in str(error)), None)
+        for function, freed in list(self._table.freed):
             if freed != name:
                 continue
             launches = functions[function].launches()
             word = re.compile(rf"\b{re.escape(freed)}\b")
             reader = next((x for x in launches if x.nth > last and any(word.search(a.text) for a in x.arguments)), None)
-            after = self._ledger.freed[function, freed]
-            self._report(
+            after = self._table.freed[function, freed]
+            self._findings.report(
                 Kind.EARLY_FREE,
-                Severity.ERROR,
                 f"{name} is freed before {reader.kernel if reader else 'its last reader'} reads it",
                 buffer=freed,
                 launch=reader,
@@ -145,35 +142,35 @@ class Lifetimes:
             return
 
     def _new(self, value: Any) -> list[Block]:
-        return [b for b in self._ledger.holding(value) if b.origin is not Origin.GIVEN]
+        return [b for b in self._table.holding(value) if b.origin is not Origin.GIVEN]
 
     def _died(self, block: Block) -> None:
         self._figures.died(block)
-        self._ledger.drop(block)
+        self._table.drop(block)
 
     def _check_storage(self, function: str, launch: Launch, name: str, block: Block, value: torch.Tensor) -> None:
         storage = value.untyped_storage()
         if storage.nbytes() == block.nbytes and storage.data_ptr() == block.pointer and storage._cdata == block.ref.key:
             return
-        if block.excused or (function, name) in self._plan.unfollowed:
+        if block in self._table.kept_elsewhere or (function, name) in self._plan.unfollowed:
             return
         if storage.nbytes() < value.storage_offset() * value.element_size() + span_bytes(value):
             kind, what = Kind.EARLY_FREE, f"frees the memory of {name} before its last reader"
         else:
             kind, what = Kind.UNEXPECTED_ALLOCATION, f"gives {name} other memory than the program planned for it"
-        block.excused = True
+        self._table.kept_elsewhere.add(block)
         evidence = {"planned": block.nbytes, "actual": storage.nbytes()}
         message = f"{launch.kernel} {what}: {in_bytes(block.nbytes)} became {in_bytes(storage.nbytes())}"
-        self._report(kind, Severity.ERROR, message, buffer=name, launch=launch, evidence=evidence)
+        self._findings.report(kind, message, buffer=name, launch=launch, evidence=evidence)
 
     def _overdue(self, name: str, block: Block) -> None:
-        kernel = block.last_use.kernel if block.last_use is not None else "its last reader"
-        self._report(
+        last = self._table.last_use[block]
+        self._findings.report(
             Kind.LEAKED_BUFFER,
-            Severity.WARNING,
-            f"{name} is not freed after {kernel}, which uses it last, but lives until the call ends",
+            f"{name} is not freed after {last.kernel}, which uses it last, but lives until the call ends",
             buffer=name,
-            launch=block.last_use,
+            launch=last,
+            severity=Severity.WARNING,
             evidence={"bytes": block.nbytes},
         )
 
@@ -184,27 +181,24 @@ class Lifetimes:
             if block.ref.dead:
                 return
         chain = holder.chain if holder is not None else ["C++ code: an autograd graph, or what an operator keeps"]
-        self._report(
+        self._findings.report(
             Kind.LEAKED_BUFFER,
-            Severity.ERROR,
             f"{block.name} ({in_bytes(block.nbytes)}) outlives the call, held by {chain[0]}",
             buffer=block.name,
-            launch=block.last_use,
+            launch=self._table.last_use.get(block),
             source=(holder.source,) if holder is not None and holder.source is not None else (),
             evidence={"bytes": block.nbytes, "held by": chain},
         )
 
 
 _DEPTH = 8
-_OURS = ("torchsan.",)
 
 
-class Holder:
+class Holder(NamedTuple):
     """`chain` leads from what holds on to the tensor itself; `source` is the line that kept it, where that is known."""
 
-    def __init__(self, chain: list[str], source: SourceLine | None) -> None:
-        self.chain = chain
-        self.source = source
+    chain: list[str]
+    source: SourceLine | None
 
 
 def find_holder(key: int) -> Holder | None:
@@ -266,10 +260,7 @@ def _preference(thing: Any) -> int:
 
 
 def _is_ours(thing: Any) -> bool:
-    if isinstance(thing, types.FrameType):
-        name = str(thing.f_globals.get("__name__", ""))
-        return name.startswith(_OURS)
-    return False
+    return isinstance(thing, types.FrameType) and str(thing.f_globals.get("__name__", "")).startswith("torchsan.")
 
 
 def _named_end(holder: Any, held: Any) -> tuple[str, SourceLine | None] | None:
@@ -278,11 +269,11 @@ def _named_end(holder: Any, held: Any) -> tuple[str, SourceLine | None] | None:
         module = next((m for m in list(sys.modules.values()) if getattr(m, "__dict__", None) is holder), None)
         name = _key(holder, held)
         if module is not None:
-            return f"global `{name}` of module {module.__name__}", _line_of_name(module, name)
+            with suppress(TypeError):  # A module without a file.
+                return f"global `{name}` of module {module.__name__}", _line(inspect.getsourcefile(module), name)
+            return f"global `{name}` of module {module.__name__}", None
         if "__builtins__" in holder or "__name__" in holder:
-            return f"global `{name}` of {holder.get('__name__', 'a module')}", _line_in_file(
-                holder.get("__file__"), name
-            )
+            return f"global `{name}` of {holder.get('__name__', 'a module')}", _line(holder.get("__file__"), name)
     if isinstance(holder, types.FrameType):
         code = holder.f_code
         name = _key(holder.f_locals, held)
@@ -300,10 +291,8 @@ def _describe(holder: Any, held: Any) -> str:
         case dict():
             return f"a dict, under {_key(holder, held)!r}"
         case list() | tuple():
-            position = next((i for i, v in enumerate(holder) if v is held), None)
-            return f"a {type(holder).__name__} of {len(holder)}" + (
-                f", item {position}" if position is not None else ""
-            )
+            position = next((f", item {i}" for i, v in enumerate(holder) if v is held), "")
+            return f"a {type(holder).__name__} of {len(holder)}{position}"
         case types.CellType():
             return "a closure"
         case _:
@@ -314,14 +303,7 @@ def _key(mapping: Any, held: Any) -> str:
     return next((str(k) for k, v in list(mapping.items()) if v is held), "?")
 
 
-def _line_of_name(module: types.ModuleType, name: str) -> SourceLine | None:
-    try:
-        return _line_in_file(inspect.getsourcefile(module), name)
-    except TypeError:
-        return None
-
-
-def _line_in_file(file: str | None, name: str) -> SourceLine | None:
+def _line(file: str | None, name: str) -> SourceLine | None:
     """The line that puts something into `name`: the last call of a method of it, or its definition."""
     if not file or not Path(file).is_file():
         return None
@@ -345,6 +327,4 @@ def _mentions(tree: ast.AST, name: str) -> Iterator[tuple[bool, int]]:
 
 
 def _source(file: str, line: int) -> SourceLine:
-    import linecache
-
     return SourceLine(file=file, line=line, code=linecache.getline(file, line).strip())

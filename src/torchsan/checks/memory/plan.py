@@ -6,15 +6,14 @@ import ast
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from torchsan.graphs.nodes import source_lines
 from torchsan.records import KernelRecord, SourceLine
 from torchsan.torch_internals import LoweredGraph
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
 from torchsan.watch.observer import CompiledProgram
-from torchsan.watch.provenance import source_lines
 
 
 def is_whole(text: str, name: str, numel: int) -> bool:
@@ -41,7 +40,7 @@ def is_whole(text: str, name: str, numel: int) -> bool:
 
 
 _EMPTY = ("empty", "new_empty")
-_TAKES_MEMORY = ("set_", "resize_", "resize_storage_bytes_")
+_TAKES_MEMORY = frozenset({"set_", "resize_", "resize_storage_bytes_"})
 _PYTORCHS = ("torch.ops.aten.", "torch.ops.prims.", "torch.ops.inductor", "torch.ops._quantized.", "torch.ops.mkldnn.")
 _UNSEEN_WRITES = ("torch.ops._c10d_functional", "torch.ops.higher_order", "_c10d_functional")
 """Operators that write later, or through functions that they were given."""
@@ -50,6 +49,18 @@ _serials = itertools.count()
 
 Name = tuple[str, str]
 """A function of the program, and a variable of it."""
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What the calls of a program showed so far."""
+
+    overflows: bool = False
+    """Whether it wrote out of bounds."""
+    proven: set[tuple[int, str]] = field(default_factory=set)
+    """Launches, and operands of theirs, that were seen not to read what they are the first to write."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """The artifacts with the source of its kernels, by the kernel's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,43 +84,37 @@ class MemoryPlan:
     tainted: bool
     sources: Mapping[Name, SourceLine]
     kernels: Mapping[int, KernelRecord]
-    proven: set[tuple[int, str]] = field(default_factory=set)
-    """Launches, and operands of theirs, that were seen not to read what they are the first to write."""
+    learnt: Learnt = field(default_factory=Learnt)
 
 
 def plan(program: CompiledProgram) -> MemoryPlan:
     """Return what is known of the program before it runs."""
-    hashed: dict[int, frozenset[Name]] = {}
-    pools: set[Name] = set()
-    handed_over: set[Name] = set()
-    unguarded: set[Name] = set()
-    on_purpose: set[Name] = set()
-    unfollowed: set[Name] = set()
-    sources: dict[Name, SourceLine] = {}
-    tainted = False
-    for name, function in program.model.functions.items():
-        for nth, names in _hashed(function):
-            hashed[nth] = frozenset((name, n) for n in names)
-        pools |= {(name, s.pool) for s in function.walk() if isinstance(s, Allocate) and s.pool is not None}
-        handed_over |= {(name, n) for n in _operands(function, lambda k: k.split(".")[-2:], _TAKES_MEMORY)}
-        unguarded |= {(name, n) for n in _written_by_users(function)}
-        unfollowed |= {(name, n) for n in _unfollowed(function)}
-        graph = program.graphs.get(name)
-        if graph is not None:
-            empties = _empty_nodes(graph)
-            tainted = tainted or bool(empties)
-            on_purpose |= {(name, b.name) for b in graph.buffers if b.origins and set(b.origins) <= empties}
-            sources.update(_sources(name, graph))
+    functions = program.model.functions
+    graphs = {name: program.graphs[name] for name in functions if name in program.graphs}
+    empties = {name: _empty_nodes(graph) for name, graph in graphs.items()}
+
+    def names(find: Callable[[Function], Iterable[str]]) -> frozenset[Name]:
+        return frozenset((name, n) for name, function in functions.items() for n in find(function))
+
     return MemoryPlan(
         serial=next(_serials),
-        hashed=hashed,
-        pools=frozenset(pools),
-        handed_over=frozenset(handed_over),
-        unguarded=frozenset(unguarded),
-        on_purpose=frozenset(on_purpose),
-        unfollowed=frozenset(unfollowed),
-        tainted=tainted,
-        sources=sources,
+        hashed={
+            nth: frozenset((name, n) for n in found)
+            for name, function in functions.items()
+            for nth, found in _hashed(function)
+        },
+        pools=names(lambda f: [s.pool for s in f.walk() if isinstance(s, Allocate) and s.pool is not None]),
+        handed_over=names(_handed_over),
+        unguarded=names(_written_by_users),
+        on_purpose=frozenset(
+            (name, b.name)
+            for name, graph in graphs.items()
+            for b in graph.buffers
+            if b.origins and set(b.origins) <= empties[name]
+        ),
+        unfollowed=names(_unfollowed),
+        tainted=any(empties.values()),
+        sources={key: line for name, graph in graphs.items() for key, line in _sources(name, graph)},
         kernels={k.nth: k for k in program.record.kernels},
     )
 
@@ -139,9 +144,9 @@ def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:
                 pass
 
 
-def _operands(function: Function, parts: Any, wanted: tuple[str, ...]) -> Iterator[str]:
+def _handed_over(function: Function) -> Iterator[str]:
     for launch in function.launches():
-        if any(p in wanted for p in parts(launch.kernel)):
+        if not _TAKES_MEMORY.isdisjoint(launch.kernel.split(".")[-2:]):
             yield from launch.operands
 
 

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
+from torchsan.checks.collector import Collector
 from torchsan.checks.memory.contents import Contents
 from torchsan.checks.memory.exhibit import CallInputs
-from torchsan.checks.memory.findings import Reporter
-from torchsan.checks.memory.guards import GuardRegistry, guarded
+from torchsan.checks.memory.findings import CallFindings, elements
 from torchsan.checks.memory.initialisation import Initialisation
 from torchsan.checks.memory.lifetimes import Lifetimes
+from torchsan.checks.memory.patterns import Damage, Guard, GuardedMemories, guarded
 from torchsan.checks.memory.plan import MemoryPlan
-from torchsan.checks.memory.storages import Figures, Origin, StorageTable
+from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
-from torchsan.recording import Writer
+from torchsan.records import Kind
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 
-class MemoryWatch(CallWatch):
-    """Checks one call: lifetimes always; with `registry`, bounds, initialisation and contents too."""
+class LifetimesWatch(CallWatch):
+    """Follows the storages of one call: what leaks, dies early, or was not planned, and how many bytes they are."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        reporter: Reporter,
-        program: CompiledProgram,
-        plan: MemoryPlan,
-        call: int,
-        registry: GuardRegistry | None,
-    ) -> None:
-        self._writer = writer
-        self._reporter = reporter
+    def __init__(self, collector: Collector, program: CompiledProgram, plan: MemoryPlan, call: int) -> None:
+        self._recorder = collector.recorder
         self._program = program
         self._plan = plan
         self._call = call
-        self._registry = registry
-        self._ledger = StorageTable()
+        self._table = StorageTable()
         self._figures = Figures(plan)
-        # No method of this object: it would be a cycle, and what a call leaves would wait for the garbage collector.
         self._given = CallInputs(program)
-        report = partial(reporter.report, program, plan, self._given)
-        self._lifetimes = Lifetimes(self._ledger, plan, self._figures, report)
-        self._initialisation = Initialisation(self._ledger, plan, report) if registry is not None else None
-        self._contents = Contents(self._ledger, plan, report) if registry is not None else None
+        # The parts know each other and not this object: in a cycle what a call leaves would wait for the garbage
+        # collector.
+        self._findings = CallFindings(collector, program, plan, self._given)
+        self._lifetimes = Lifetimes(self._table, plan, self._figures, self._findings)
         self._checked: set[str] = set()
         self._last = -1
 
@@ -57,95 +46,138 @@ class MemoryWatch(CallWatch):
             self._given.note(inputs)
         for name, value in inputs.items():
             self._lifetimes.bound(function, name, value, Origin.GIVEN)
-            if self._registry is not None:
-                for block in self._ledger.find(function, name):
-                    block.guard = block.guard or self._registry.find(block.pointer)
-        if function != "call" and self._contents is not None:
-            # A subgraph may write what it is given; what it is called with is not followed into it.
-            self._contents.forget_all()
 
     def allocated(self, function: str, step: Allocate, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        with undisturbed():
-            guard = None
-            if self._registry is not None and self._can_guard(function, step, value):
-                value, guard = guarded(value)
-            block = self._lifetimes.allocated(function, step.name, value)
-            if block is not None and guard is not None and self._initialisation is not None:
-                block.guard = guard
-                self._initialisation.allocated(block, step.name, value)
-        self._figures.step(step.line)
+        if isinstance(value, torch.Tensor):
+            with undisturbed():
+                value = self._begin(function, step, value)
+            self._figures.step(step.line)
+        return value
+
+    def _begin(self, function: str, step: Allocate, value: torch.Tensor) -> torch.Tensor:
+        """A buffer is new; return what takes its place."""
+        self._lifetimes.allocated(function, step.name, value)
         return value
 
     def aliased(self, function: str, step: Alias, value: Any) -> None:
         self._lifetimes.bound(function, step.name, value, Origin.RESULT)
-        if self._contents is not None:
-            with undisturbed():
-                self._contents.aliased(function, step, value)
 
     def freed(self, function: str, step: Free) -> None:
-        if self._contents is not None:
-            self._contents.freed(function, step.names)
         for block in self._lifetimes.freed(function, step.names):
-            if self._initialisation is not None:
-                self._initialisation.forgotten(block)
+            self._end(block)
         self._figures.step(step.line)
 
-    def before(self, function: str, launch: Launch, values: Values) -> None:
-        if self._contents is not None and self._initialisation is not None:
-            with undisturbed():
-                self._contents.before(function, launch, values)
-                self._initialisation.before(function, launch, values)
-
-    def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
-        if self._initialisation is not None:
-            self._initialisation.repeatable(again)
+    def _end(self, block: Block) -> None:
+        """A storage died."""
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         self._last = launch.nth
         self._lifetimes.launched(function, launch, values)
         self._figures.step(launch.line)
-        if self._contents is not None and self._initialisation is not None:
-            self._check_guards(function, launch, values)
-            with undisturbed():
-                self._initialisation.after(function, launch, values)
-                self._contents.after(function, launch, values)
         self._checked.update(launch.writes)
 
-    def returning(self, function: str, step: Return, values: Values) -> None:
-        if self._contents is not None:
-            with undisturbed():
-                self._contents.returned(function, values)
-
     def leave(self, function: str, outputs: Any) -> None:
-        if self._initialisation is not None and function == "call":
-            with undisturbed():
-                self._initialisation.returned(outputs)
-        if self._contents is not None and function != "call":
-            self._contents.forget_all()
         if function == "call":
             self._lifetimes.count_returned(outputs, self._program.results)
-        for block in self._ledger.holding(outputs):
-            if self._registry is not None and block.guard is not None:
-                self._registry.add(block.pointer, block.guard)
         self._lifetimes.left(function, outputs)
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
-        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+        self._recorder.checked(ref.id, ref.direction, sorted(self._checked))
         if error is not None:
-            # An error that fail-fast raised is a finding already.
-            if (
-                self._initialisation is not None
-                and isinstance(error, Exception)
-                and not isinstance(error, FindingsError)
-            ):
-                self._initialisation.failed()
             self._lifetimes.failed(error, self._program.model.functions, self._last)
-            return
-        self._writer.event("memory", self._figures.event(ref.id, ref.direction, self._call))
-        self._lifetimes.closed()
+        else:
+            self._recorder.event("memory", self._figures.event(ref, self._call))
+            self._lifetimes.closed()
+
+
+class MemoryWatch(LifetimesWatch):
+    """Follows the bounds, the initialisation and the contents of the buffers of one call as well."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        program: CompiledProgram,
+        plan: MemoryPlan,
+        call: int,
+        outside: GuardedMemories,
+    ) -> None:
+        """`outside` are the guarded buffers that programs returned; what this one returns is added."""
+        super().__init__(collector, program, plan, call)
+        self._outside = outside
+        self._guards: dict[Block, Guard] = {}
+        self._initialisation = Initialisation(self._table, plan, self._findings)
+        self._contents = Contents(self._table, plan, self._findings)
+
+    def enter(self, function: str, inputs: Values) -> None:
+        super().enter(function, inputs)
+        for name in inputs:
+            for block in self._table.find(function, name):
+                memory = self._outside.get(block.pointer)
+                if memory is not None:
+                    self._guards.setdefault(block, Guard(memory))
+        if function != "call":
+            # A subgraph may write what it is given; what it is called with is not followed into it.
+            self._contents.forget_all()
+
+    def _begin(self, function: str, step: Allocate, value: torch.Tensor) -> torch.Tensor:
+        if not self._can_guard(function, step, value):
+            return super()._begin(function, step, value)
+        value, guard = guarded(value)
+        block = self._lifetimes.allocated(function, step.name, value)
+        if block is not None:
+            self._guards[block] = guard
+            self._initialisation.allocated(block, step.name, value)
+        return value
+
+    def aliased(self, function: str, step: Alias, value: Any) -> None:
+        super().aliased(function, step, value)
+        with undisturbed():
+            self._contents.aliased(function, step, value)
+
+    def freed(self, function: str, step: Free) -> None:
+        self._contents.freed(function, step.names)
+        super().freed(function, step)
+
+    def _end(self, block: Block) -> None:
+        self._initialisation.forgotten(block)
+
+    def before(self, function: str, launch: Launch, values: Values) -> None:
+        with undisturbed():
+            self._contents.before(function, launch, values)
+            self._initialisation.before(function, launch, values)
+
+    def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
+        self._initialisation.repeatable(again)
+
+    def after(self, function: str, launch: Launch, values: Values) -> None:
+        super().after(function, launch, values)
+        self._check_guards(function, launch, values)
+        with undisturbed():
+            self._initialisation.after(function, launch, values)
+            self._contents.after(function, launch, values)
+
+    def returning(self, function: str, step: Return, values: Values) -> None:
+        with undisturbed():
+            self._contents.returned(function, values)
+
+    def leave(self, function: str, outputs: Any) -> None:
+        if function == "call":
+            with undisturbed():
+                self._initialisation.returned(outputs)
+        else:
+            self._contents.forget_all()
+        for block in self._table.holding(outputs):
+            memory = self._guards[block].memory() if block in self._guards else None
+            if memory is not None:
+                self._outside[block.pointer] = memory
+        super().leave(function, outputs)
+
+    def close(self, error: BaseException | None) -> None:
+        # A finding that was raised is no failure of the program.
+        if isinstance(error, Exception) and not isinstance(error, FindingsError):
+            self._initialisation.failed()
+        super().close(error)
 
     def _can_guard(self, function: str, step: Allocate, value: torch.Tensor) -> bool:
         key = (function, step.name)
@@ -153,13 +185,39 @@ class MemoryWatch(CallWatch):
             return False
         if value.device.type != "cpu" or value.is_pinned() or not value.untyped_storage().resizable():
             what = f"{step.name} of graph {self._program.record.label}"
-            self._writer.skipped(what, f"guard zones are for plain CPU memory, and it is on {value.device}")
+            self._recorder.skipped(what, f"guard zones are for plain CPU memory, and it is on {value.device}")
             return False
         return True
 
     def _check_guards(self, function: str, launch: Launch, values: Values) -> None:
         for name in values:
-            for block in self._ledger.find(function, name):
-                damage = block.guard.damage() if block.guard is not None else None
+            for block in self._table.find(function, name):
+                guard = self._guards.get(block)
+                damage = guard.damage() if guard is not None else None
                 if damage is not None:
-                    self._reporter.out_of_bounds(self._program, self._plan, self._given, launch, block, name, damage)
+                    self._plan.learnt.overflows = True
+                    self._out_of_bounds(launch, block, name, damage)
+
+    def _out_of_bounds(self, launch: Launch, block: Block, name: str, damage: Damage) -> None:
+        """Report that a launch wrote into the guard zones of a buffer that it was given."""
+        size = block.dtype.itemsize
+        evidence: dict[str, Any] = {
+            "elements": block.nbytes // size,
+            "dtype": str(block.dtype).removeprefix("torch."),
+        }
+        parts = []
+        for side, stored, farthest in (
+            ("before the start", damage.before, damage.farthest_before),
+            ("after the end", damage.after, damage.farthest_after),
+        ):
+            if stored:
+                count = -(-stored // size)
+                parts.append(f"{elements(count)} {side}")
+                evidence |= {f"elements {side}": count, f"farthest byte {side}": farthest}
+        self._findings.report(
+            Kind.OUT_OF_BOUNDS_WRITE,
+            f"{launch.kernel} writes {' and '.join(parts)} of {name}",
+            buffer=name,
+            launch=launch,
+            evidence=evidence | self._findings.kernel_source(launch),
+        )

@@ -5,17 +5,16 @@ Importing it imports no torch.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torchsan.checks.metadata.findings import OperatorFindings
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.operators import OperatorCall, OperatorObserver, Remember
 
 if TYPE_CHECKING:
-    from torchsan.checks.exhibits import Exhibits
+    from torchsan.checks.collector import Collector
     from torchsan.checks.metadata.eager import EagerJudge
-    from torchsan.checks.metadata.watch import Fallback
-    from torchsan.recording import Recorder
+    from torchsan.checks.metadata.plan import MetadataPlan
     from torchsan.records import GraphId
 
 
@@ -24,24 +23,20 @@ class MetadataCheck(Observer, OperatorObserver):
 
     name = "metadata check"
 
-    def __init__(
-        self, sink: Recorder, *, calls: int | None, fail_fast: bool = False, exhibits: Exhibits | None = None
-    ) -> None:
+    def __init__(self, collector: Collector, calls: int | None) -> None:
         """`calls` is how many calls of each compiled program are looked at; None for all."""
-        self._sink = sink
+        self._collector = collector
+        self._recorder = collector.recorder
         self._calls = calls
-        self._ledger = OperatorFindings(sink, fail_fast=fail_fast, exhibits=exhibits)
-        self._programs: dict[int, tuple[dict[int, Fallback], set[str]]] = {}
+        self._plans: dict[int, MetadataPlan] = {}
         self._misled: set[GraphId] = set()
-        self._made: EagerJudge | None = None
 
-    @property
+    @cached_property
     def _judge(self) -> EagerJudge:
-        if self._made is None:
-            from torchsan.checks.metadata.eager import EagerJudge
+        from torchsan.checks.metadata.eager import EagerJudge
+        from torchsan.checks.metadata.findings import OperatorFindings
 
-            self._made = EagerJudge(self._ledger, self._sink)
-        return self._made
+        return EagerJudge(OperatorFindings(self._collector))
 
     def wants(self, overload: Any) -> bool:
         return self._judge.wants(overload)
@@ -53,25 +48,23 @@ class MetadataCheck(Observer, OperatorObserver):
         return self._judge.after(call, before, result)
 
     def failed(self, call: OperatorCall, error: Exception) -> None:
-        self._sink.skipped(str(call.overload), f"torchsan failed: {type(error).__name__}: {error}"[:300])
+        self._recorder.skipped(str(call.overload), f"torchsan failed: {type(error).__name__}: {error}"[:300])
 
     def not_covered(self, what: str, reason: str) -> None:
-        self._sink.skipped(what, reason)
+        self._recorder.skipped(what, reason)
 
     def closed(self) -> None:
-        if self._made is not None:
-            self._made.close()
-        self._ledger.close()
+        if "_judge" in vars(self):  # Otherwise no operator was called.
+            self._judge.close()
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.checks.metadata.watch import fallbacks
+        from torchsan.checks.metadata.plan import plan
 
-        self._programs[id(program)] = (fallbacks(program), set())
+        self._plans[id(program)] = plan(program)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         from torchsan.checks.metadata.watch import MetadataWatch
 
         if self._calls is not None and call >= self._calls:
             return None
-        known, walked = self._programs[id(program)]
-        return MetadataWatch(self._ledger, self._sink, self._judge, program, known, walked, self._misled)
+        return MetadataWatch(self._judge, program, self._plans[id(program)], self._misled)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchsan.torch_internals.fakes import known_number
+from torchsan.torch_internals.operators import has_storage, storage_key
 
 Number = Callable[[Any], Any]
 """From a size, which may be symbolic, to its value; None where it is unknown."""
@@ -38,32 +39,16 @@ class Facts:
         return 0 in self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """One value of a result, and the way to it: `""` for a result that is one value, `[0]`, `[1][2]`."""
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values that a result is made of, `None` included, each with the way to it.
 
-    path: str
-    value: Any
-
-
-def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
-    """The values that a result is made of, `None` included."""
+    That is `""` for a result that is one value, else `[0]`, `[1][2]`.
+    """
     if isinstance(value, list | tuple):
         for i, element in enumerate(value):
             yield from leaves(element, f"{path}[{i}]")
     else:
-        yield Leaf(path=path, value=value)
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    """The tensors in arguments: those in lists, and in the values of a dictionary, too."""
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, dict):
-        values = list(values.values())
-    if isinstance(values, list | tuple):
-        return [t for v in values for t in tensors_in(v)]
-    return []
+        yield path, value
 
 
 def structure(value: Any) -> str:
@@ -90,7 +75,7 @@ def facts(t: torch.Tensor, number: Number = known_number) -> Facts:
     if t.layout is torch.strided:
         stride = tuple(number(n) for n in t.stride())
         offset = number(t.storage_offset())
-        storage = t.untyped_storage()._cdata if torch._C._has_storage(t) else None
+        storage = storage_key(t) if has_storage(t) else None
     return Facts(
         size=size,
         dtype=_name(t.dtype),
@@ -116,6 +101,8 @@ def _name(value: Any) -> str:
 
 
 ALL_FIELDS = frozenset({"size", "dtype", "stride", "offset", "device", "layout", "requires_grad"})
+BELIEVED_FIELDS = frozenset({"size", "dtype", "device", "layout"})
+"""What Inductor takes from a node. It lays out results anew, so strides are what the program asserts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +127,9 @@ def compare_results(
     if shapes[0] != shapes[1]:
         return [Difference(what="output", field="structure", real=shapes[0], believed=shapes[1])]
     found: list[Difference] = []
-    for one, other in zip(leaves(real), leaves(believed), strict=True):
-        if isinstance(one.value, torch.Tensor):
-            found += compare_facts(f"output{one.path}", facts(one.value), facts(other.value, number), fields)
+    for (path, one), (_, other) in zip(leaves(real), leaves(believed), strict=True):
+        if isinstance(one, torch.Tensor):
+            found += compare_facts(f"output{path}", facts(one), facts(other, number), fields)
     return found
 
 

@@ -3,73 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import ALL_FIELDS, Difference, compare_results
 from torchsan.checks.metadata.exhibit import exhibit_of_call, render_call
-from torchsan.checks.metadata.findings import OperatorFindings, Report
+from torchsan.checks.metadata.findings import (
+    OperatorFindings,
+    Place,
+    idle_declaration,
+    mismatch,
+    undeclared_alias,
+    undeclared_mutation,
+)
 from torchsan.checks.metadata.judge import (
     Memory,
-    Mutation,
     alias_differences,
-    aliases,
+    arguments_before,
     bits,
     inputs,
-    mutations,
-    photograph,
+    undeclared_aliases,
+    writes,
 )
-from torchsan.checks.metadata.reports import (
-    alias_report,
-    looked_at,
-    mismatch_report,
-    mutation_report,
-    unused_declaration_report,
-)
-from torchsan.recording import Recorder
-from torchsan.records import GraphRef, SourceLine, Stage
+from torchsan.checks.metadata.plan import looked_at
+from torchsan.records import Finding, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
-from torchsan.torch_internals.operators import is_own, undisturbed
-from torchsan.watch.operators import OperatorCall
+from torchsan.torch_internals.operators import is_own, map_tensors, undisturbed
+from torchsan.watch.operators import OperatorCall, Remember
 from torchsan.watch.provenance import caller
-
-log = logging.getLogger(__name__)
 
 _here = threading.local()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a finding says of the place."""
-
-    stage: Stage = Stage.EAGER
-    graph: GraphRef | None = None
-    kernel: str | None = None
-    buffer: str | None = None
-    nodes: tuple[str, ...] = ()
-    source: tuple[SourceLine, ...] = field(default_factory=caller)
-
-    def where(self) -> dict[str, Any]:
-        """The place as the fields of a report, without its stage."""
-        return {
-            "graph": self.graph,
-            "kernel": self.kernel,
-            "buffer": self.buffer,
-            "nodes": self.nodes,
-            "source": self.source,
-        }
-
-
 def place() -> Place:
     """The launch that is running on this thread, or eager code."""
-    return getattr(_here, "place", None) or Place()
+    return getattr(_here, "place", None) or Place(source=caller())
 
 
 def enter_place(new: Place) -> None:
@@ -82,7 +55,7 @@ def leave_place() -> None:
     _here.place = None
 
 
-def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Run the operator once more, on copies that only it can reach; True if it writes to those as well.
 
     True without another run where no other thread runs, and where another run fails.
@@ -96,7 +69,7 @@ def confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
     with undisturbed(), torch.random.fork_rng(devices=[]):
-        copies_args, copies_kwargs = pytree.tree_map_only(torch.Tensor, copy, (args, kwargs))
+        copies_args, copies_kwargs = map_tensors(copy, (args, kwargs))
         private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
         before = [bits(i.tensor) for i in private]
         try:
@@ -126,22 +99,29 @@ class _Before:
     accounts: dict[str, FakeRun]
 
 
-class EagerJudge:
-    """Judges calls that the operator instrument shows it. Thread-safe."""
+@dataclass(slots=True)
+class _Declared:
+    """An argument that an operator declares to write."""
 
-    def __init__(self, ledger: OperatorFindings, notes: Recorder) -> None:
-        self._ledger = ledger
-        self._notes = notes
-        self._declared: dict[tuple[Any, str], int] = {}
-        self._samples: dict[Any, str] = {}
-        self._written: set[tuple[Any, str]] = set()
+    sample: str
+    calls: int = 0
+    happened: bool = False
+
+
+class EagerJudge:
+    """Judges calls that the watch of operators shows it. Thread-safe."""
+
+    def __init__(self, findings: OperatorFindings) -> None:
+        self.findings = findings
+        self._recorder = findings.recorder
+        self._declared: dict[tuple[Any, str], _Declared] = {}
         self._lock = threading.Lock()
 
     def wants(self, overload: Any) -> bool:
         return looked_at(overload)
 
     def before(self, call: OperatorCall) -> _Before | None:
-        memory = photograph(call.overload, call.args, call.kwargs)
+        memory = arguments_before(call.overload, call.args, call.kwargs)
         if any(i.tensor.device.type == "meta" for i in memory.inputs):
             return None  # The user runs without data; there is nothing real to compare with.
         text = render_call(call.overload, call.args, call.kwargs)
@@ -161,90 +141,78 @@ class EagerJudge:
                 accounts[against] = run()
             except CannotFakeError as e:
                 if against != "meta":
-                    self._notes.skipped(f"{call.overload} ({against})", f"cannot be run without data: {e}")
+                    self._recorder.skipped(f"{call.overload} ({against})", f"cannot be run without data: {e}")
                 if against == "fake":
                     break  # Without a fake kernel there is no other either.
         return accounts
 
-    def after(self, call: OperatorCall, before: _Before | None, result: Any) -> bool | Callable[[], None]:
-        if before is None or _has_no_data(result):
+    def after(self, call: OperatorCall, before: _Before | None, result: Any) -> Remember:
+        if before is None or (isinstance(result, torch.Tensor) and result.device.type == "meta"):
             return True
-        if call.functionalized:
-            reports = self._functionalized(call, before, result)
-        else:
-            reports = [*self._memory(call, before, result), *self._mismatch(call, before, result)]
-        self._notes.ops_checked([str(call.overload)])
-        for report in reports:
-            exhibit = partial(exhibit_of_call, call.overload, call.args, call.kwargs)
-            self._ledger.report(dataclasses.replace(report, exhibit=exhibit))
-        if reports:
-            return lambda: self._again(reports)
+        found = self._mismatch(call, before, result)
+        if not call.functionalized:
+            found = [*self._memory(call, before, result), *found]
+        self._recorder.ops_checked([str(call.overload)])
+        for finding in found:
+            self.findings.report(finding, partial(exhibit_of_call, call.overload, call.args, call.kwargs))
+        if found:
+            return lambda: self._again(found)
         return self._settled(call, before)
 
-    def _again(self, reports: list[Report]) -> None:
-        for report in reports:
-            self._ledger.count(report, place().stage)
+    def _again(self, found: list[Finding]) -> None:
+        for finding in found:
+            self.findings.count(finding, place().stage)
 
-    def _mismatch(self, call: OperatorCall, before: _Before, result: Any) -> list[Report]:
+    def _mismatch(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
         for against, run in before.accounts.items():
-            fields = ALL_FIELDS - {"device", "requires_grad"} if against == "meta" else ALL_FIELDS
-            found = compare_results(result, run.result, fields=fields)
-            if not any(d.field == "structure" for d in found):
-                found += alias_differences(call.overload, before.memory, result, run.inputs, run.result)
+            found = _differences(call, before, result, against, run)
             if found:  # The accounts of one kernel are wrong together; the first says it best.
-                return [self._report_mismatch(call, before, against, found)]
+                here = place()
+                if call.functionalized:
+                    against, here = "functionalize", dataclasses.replace(here, stage=Stage.AOT)
+                return [mismatch(call.overload, here, against, found, before.call)]
         return []
 
-    def _report_mismatch(self, call: OperatorCall, before: _Before, against: str, found: list[Difference]) -> Report:
-        here = place()
-        stage = Stage.AOT if call.functionalized else here.stage
-        return mismatch_report(call.overload, stage, against, found, before.call, **here.where())
+    def _memory(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
+        written = writes(call.overload, before.memory)
+        self._note_declared(call, before, written.idle)
+        found: list[Finding] = []
+        if written.undeclared and _confirmed(call.overload, call.args, call.kwargs):
+            found.append(undeclared_mutation(call.overload, place(), written.undeclared, before.call))
+        pairs = undeclared_aliases(call.overload, before.memory, result)
+        if pairs:
+            found.append(undeclared_alias(call.overload, place(), pairs, before.call))
+        return found
 
-    def _functionalized(self, call: OperatorCall, before: _Before, result: Any) -> list[Report]:
-        run = before.accounts.get("fake")
-        if run is None:
-            return []
-        found = compare_results(result, run.result, fields=frozenset({"size", "dtype", "stride"}))
-        return [self._report_mismatch(call, before, "functionalize", found)] if found else []
-
-    def _memory(self, call: OperatorCall, before: _Before, result: Any) -> list[Report]:
-        changed = mutations(before.memory)
-        self._note_declared(call, before, changed)
-        here = place()
-        found: list[Report | None] = []
-        if any(not m.declared for m in changed) and confirmed(call.overload, call.args, call.kwargs):
-            found.append(mutation_report(call.overload, here.stage, changed, before.call, **here.where()))
-        shared = aliases(call.overload, before.memory, result)
-        if any(not a.declared for a in shared):
-            found.append(alias_report(call.overload, here.stage, shared, before.call, **here.where()))
-        return [report for report in found if report is not None]
-
-    def _note_declared(self, call: OperatorCall, before: _Before, changed: list[Mutation]) -> None:
+    def _note_declared(self, call: OperatorCall, before: _Before, idle: frozenset[str]) -> None:
         if is_own(call.overload):
             return  # `zero_` of zeros is no news.
-        idle = {m.argument for m in changed if m.declared}
         with self._lock:
-            self._samples.setdefault(call.overload, before.call)
             for argument in before.memory.inputs:
                 if argument.written and argument.tensor.numel():
-                    key = (call.overload, argument.name)
-                    self._declared[key] = self._declared.get(key, 0) + 1
-                    if argument.name not in idle:
-                        self._written.add(key)
+                    known = self._declared.setdefault((call.overload, argument.name), _Declared(before.call))
+                    known.calls += 1
+                    known.happened = known.happened or argument.name not in idle
 
     def _settled(self, call: OperatorCall, before: _Before) -> bool:
         """Whether nothing more can be learnt from calls of this kind."""
         with self._lock:
-            keys = [(call.overload, i.name) for i in before.memory.inputs]
-            return all(k in self._written or self._declared.get(k, _LOOKS) >= _LOOKS for k in keys)
+            known = [self._declared.get((call.overload, i.name)) for i in before.memory.inputs]
+            return all(d is None or d.happened or d.calls >= _LOOKS for d in known)
 
     def close(self) -> None:
         """Say what was declared and never happened."""
-        for (overload, argument), calls in self._declared.items():
-            if (overload, argument) not in self._written:
-                sample = self._samples[overload]
-                self._ledger.report(unused_declaration_report(overload, Stage.EAGER, argument, calls, sample))
+        for (overload, argument), known in self._declared.items():
+            if not known.happened:
+                self.findings.report(idle_declaration(overload, argument, known.calls, known.sample))
 
 
-def _has_no_data(result: Any) -> bool:
-    return isinstance(result, torch.Tensor) and result.device.type == "meta"
+def _differences(call: OperatorCall, before: _Before, result: Any, against: str, run: FakeRun) -> list[Difference]:
+    """Where the result is not what one account says."""
+    if call.functionalized:
+        return compare_results(result, run.result, fields=frozenset({"size", "dtype", "stride"}))
+    fields = ALL_FIELDS - {"device", "requires_grad"} if against == "meta" else ALL_FIELDS
+    found = compare_results(result, run.result, fields=fields)
+    if not any(d.field == "structure" for d in found):
+        found += alias_differences(call.overload, before.memory, result, run.inputs, run.result)
+    return found

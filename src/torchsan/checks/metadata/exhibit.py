@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import given_tensor, operator_call, plain
+from torchsan.graphs.data import Keep
+from torchsan.graphs.encode import encode_call, given_tensor
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.torch_internals.fakes import known_number
 from torchsan.torch_internals.operators import undisturbed
@@ -32,9 +33,7 @@ def _value(value: Any) -> str:
         return f"torch.device({str(value)!r})"
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return repr(known_number(value))
-    if isinstance(value, float) and value != value:
-        return "float('nan')"
-    if value in (float("inf"), -float("inf")) if isinstance(value, float) else False:
+    if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, torch.Generator):
         return "torch.Generator()"
@@ -78,9 +77,7 @@ def exhibit_of_call(
         return {"node": known[id(t)]}
 
     with undisturbed():
-        words = [plain(a, given, known_number) for a in args]
-        named = {k: plain(v, given, known_number) for k, v in kwargs.items()}
-        call = operator_call("result", overload, words, named)
+        call = encode_call("result", overload, args, kwargs, given, known_number)
     return Exhibit(
         finding=finding.id,
         check=finding.check,

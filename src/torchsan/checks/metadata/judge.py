@@ -6,6 +6,7 @@ Nothing here runs the operator or knows where the call came from; it looks at te
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 import xxhash
 
-from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves, tensors_in
-from torchsan.torch_internals.operators import undisturbed
+from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves
+from torchsan.torch_internals.operators import has_storage, is_own, tensors_in, undisturbed
 
 _EMPTY = b""
 
@@ -30,7 +31,7 @@ def bits(t: torch.Tensor) -> bytes:
     if t.is_conj():
         t = t.conj()
     if t.is_neg():
-        t = torch._neg_view(t)
+        t = torch.ops.aten._neg_view.default(t)
     if not t.is_contiguous() or t.device.type != "cpu":
         # A copy of the elements as raw words, so that none is rounded or normalised on the way.
         t = t.view(_WORDS.get(t.element_size(), t.dtype)).contiguous().cpu()
@@ -106,13 +107,20 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutation:
-    """An argument that changed, or that did not although it was declared to."""
+class Change:
+    """An argument that a call changed. `what` is `bits`, or the metadata that changed."""
 
     argument: str
-    declared: bool
     what: str
-    """`bits`, or the metadata that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """What a call did to its arguments, against its schema."""
+
+    undeclared: tuple[Change, ...]
+    idle: frozenset[str]
+    """The arguments that are declared to be written, and were left as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +133,26 @@ class Alias:
     overlap: bool
 
 
-def photograph(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Memory:
+_STATISTICS = (
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+    "batch_norm",
+    "instance_norm",
+    "_batch_norm_impl_index",
+)
+"""Their schemas hide that they update running statistics. PyTorch takes that into account where it traces them."""
+
+_MAY_ALIAS = ("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "_reshape_alias", "_unsafe_view")
+"""Their results share memory by design: whoever calls them promises not to write to it."""
+
+
+def _is_one_of(overload: Any, names: tuple[str, ...]) -> bool:
+    """Whether an operator is PyTorch's own, with one of these names."""
+    return is_own(overload) and str(overload).split(".")[1] in names
+
+
+def arguments_before(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Memory:
     """Take down what the call may not change, and what it says that it changes."""
     found = tuple(inputs(overload, args, kwargs))
     with undisturbed():
@@ -136,19 +163,20 @@ def photograph(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Me
         )
 
 
-def mutations(before: Memory) -> list[Mutation]:
-    """The undeclared changes of arguments, and the declared ones that did not happen."""
+def writes(overload: Any, before: Memory) -> Writes:
+    """Look at the arguments again, now that the call is over."""
     written = {f.storage for i, f in zip(before.inputs, before.facts, strict=True) if i.written}
-    found: list[Mutation] = []
+    undeclared: list[Change] = []
+    idle: set[str] = set()
     with undisturbed():
         for n, (argument, old) in enumerate(zip(before.inputs, before.facts, strict=True)):
             changed = _change(argument.tensor, old, before.bits.get(n))
             if argument.written:
                 if changed is None and n in before.bits and argument.tensor.numel():
-                    found.append(Mutation(argument=argument.name, declared=True, what="bits"))
-            elif changed is not None and old.storage not in written:
-                found.append(Mutation(argument=argument.name, declared=False, what=changed))
-    return found
+                    idle.add(argument.name)
+            elif changed is not None and old.storage not in written and not _is_one_of(overload, _STATISTICS):
+                undeclared.append(Change(argument=argument.name, what=changed))
+    return Writes(undeclared=tuple(undeclared), idle=frozenset(idle))
 
 
 def _change(t: torch.Tensor, old: Facts, old_bits: bytes | None) -> str | None:
@@ -161,12 +189,12 @@ def _change(t: torch.Tensor, old: Facts, old_bits: bytes | None) -> str | None:
     return None
 
 
-def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
+def aliases(overload: Any, inputs: Sequence[Input], result: Any) -> list[Alias]:
     """The pairs of results with arguments, and of results, that share a storage and hold anything."""
     named = _outputs(overload, result)
     found: list[Alias] = []
     # As they are now: an operator may resize what it writes.
-    arguments = [(i.name, facts(i.tensor), i.sets) for i in before.inputs]
+    arguments = [(i.name, facts(i.tensor), i.sets) for i in inputs]
     for n, (one, mine, sets) in enumerate(named):
         others = [*arguments, *named[:n]]
         # Arguments may share memory among themselves: a result that may be one of them then shares it with the others.
@@ -184,6 +212,13 @@ def aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
     return found
 
 
+def undeclared_aliases(overload: Any, before: Memory, result: Any) -> list[Alias]:
+    """Those of them that the schema does not declare."""
+    if _is_one_of(overload, _MAY_ALIAS):
+        return []
+    return [alias for alias in aliases(overload, before.inputs, result) if not alias.declared]
+
+
 def alias_differences(
     overload: Any, before: Memory, result: Any, fake_inputs: Sequence[Any], fake: Any
 ) -> list[Difference]:
@@ -191,13 +226,9 @@ def alias_differences(
 
     A real alias that the schema does not allow is left out: that is a finding of its own.
     """
-    real = {(a.one, a.other): a for a in aliases(overload, before, result)}
-    believed_inputs = tuple(
-        Input(name=i.name, tensor=t, written=i.written, sets=i.sets)
-        for i, t in zip(before.inputs, fake_inputs, strict=True)
-    )
-    believed_memory = Memory(inputs=believed_inputs, facts=tuple(facts(t) for t in fake_inputs), bits={})
-    believed = {(a.one, a.other): a for a in aliases(overload, believed_memory, fake)}
+    real = {(a.one, a.other): a for a in aliases(overload, before.inputs, result)}
+    believed_inputs = [dataclasses.replace(i, tensor=t) for i, t in zip(before.inputs, fake_inputs, strict=True)]
+    believed = {(a.one, a.other): a for a in aliases(overload, believed_inputs, fake)}
     empty = {name for name, f, _sets in _outputs(overload, result) if f.empty}
     found = []
     for pair in [*real, *(p for p in believed if p not in real)]:
@@ -216,9 +247,9 @@ def alias_differences(
 
 def _outputs(overload: Any, result: Any) -> list[tuple[str, Facts, frozenset[str]]]:
     return [
-        (f"output{leaf.path}", facts(leaf.value), return_sets(overload, leaf.path))
-        for leaf in leaves(result)
-        if isinstance(leaf.value, torch.Tensor)
+        (f"output{path}", facts(value), return_sets(overload, path))
+        for path, value in leaves(result)
+        if isinstance(value, torch.Tensor)
     ]
 
 
@@ -229,4 +260,4 @@ def _overlap(one: Facts, other: Facts) -> bool:
 
 
 def _readable(t: torch.Tensor) -> bool:
-    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and torch._C._has_storage(t)
+    return t.layout is torch.strided and t.device.type != "meta" and not t.is_quantized and has_storage(t)

@@ -15,29 +15,36 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
-from torchsan.checks.metadata.compare import compare_results, tensors_in
-from torchsan.checks.metadata.eager import EagerJudge, Place, enter_place, leave_place
+from torchsan.checks.metadata.compare import BELIEVED_FIELDS, compare_results
+from torchsan.checks.metadata.eager import EagerJudge, enter_place, leave_place
 from torchsan.checks.metadata.exhibit import render_call
-from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
-from torchsan.checks.metadata.reports import BELIEVED, mismatch_report
 from torchsan.errors import FindingsError
-from torchsan.recording import Recorder
+from torchsan.graphs.nodes import source_lines
 from torchsan.records import Kind, Stage
 from torchsan.torch_internals.fakes import symbol_value
-from torchsan.torch_internals.operators import draws_random_numbers, is_higher_order, is_own, storage_key, undisturbed
+from torchsan.torch_internals.operators import (
+    draws_random_numbers,
+    has_storage,
+    is_higher_order,
+    is_own,
+    map_tensors,
+    overlaps_itself,
+    storage_key,
+    tensors_in,
+    undisturbed,
+)
 from torchsan.watch.observer import CompiledProgram
 from torchsan.watch.operators import OperatorCall
-from torchsan.watch.provenance import source_lines
 
 log = logging.getLogger(__name__)
 
 
 def private_copy(arguments: Any) -> Any:
     """The same arguments, each tensor among them with its elements, strides and offset in a storage of its own."""
-    return pytree.tree_map_only(torch.Tensor, _copy, arguments)
+    return map_tensors(_copy, arguments)
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
@@ -46,7 +53,7 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
     length = t.untyped_storage().nbytes() // t.element_size()
     base = torch.empty_strided((length,), (1,), dtype=t.dtype, device=t.device)
     twin = base.as_strided(t.shape, t.stride(), t.storage_offset())
-    if torch._debug_has_internal_overlap(t):  # Elements that share memory cannot be written each by itself.
+    if overlaps_itself(t):  # Elements that share memory cannot be written each by itself.
         base.copy_(t.detach().as_strided((length,), (1,), 0))
     else:
         twin.copy_(t.detach())
@@ -75,16 +82,14 @@ class NodeWalk:
 
     def __init__(
         self,
-        ledger: OperatorFindings,
-        sink: Recorder,
         judge: EagerJudge,
         program: CompiledProgram,
         function: str,
         symbols: Mapping[Any, Any],
         elsewhere: Iterable[torch.fx.Node],
     ) -> None:
-        self._ledger = ledger
-        self._sink = sink
+        self._findings = judge.findings
+        self._recorder = judge.findings.recorder
         self._judge = judge
         self._program = program
         self._function = function
@@ -105,7 +110,7 @@ class NodeWalk:
         graph = self._program.graphs[self._function].module.graph
         given = tuple(inputs)
         if len(given) != sum(n.op == "placeholder" for n in graph.nodes):
-            self._sink.skipped(self._what(), "the graph has other inputs than its program; its nodes were not run")
+            self._recorder.skipped(self._what(), "the graph has other inputs than its program; its nodes were not run")
             return True
         nodes = [n for n in graph.nodes if n.op != "output"]
         last = {parent: node for node in nodes for parent in (node, *node.all_input_nodes)}
@@ -122,10 +127,10 @@ class NodeWalk:
                             del self._values[done]
         finally:
             self._values.clear()
-            self._sink.ops_checked(sorted(self._checked))
+            self._recorder.ops_checked(sorted(self._checked))
             for reason, names in self._reasons.items():
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                self._sink.skipped(self._what(), f"{', '.join(names[:5])}{more}: {reason}")
+                self._recorder.skipped(self._what(), f"{', '.join(names[:5])}{more}: {reason}")
         return not self._suspect
 
     def _what(self) -> str:
@@ -138,7 +143,7 @@ class NodeWalk:
         believed = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not isinstance(believed, torch.Tensor):
             return value
-        if not compare_results(value, believed, fields=BELIEVED, number=self._number):
+        if not compare_results(value, believed, fields=BELIEVED_FIELDS, number=self._number):
             return value
         self._suspect.add(node)
         return self._stand_in(believed)
@@ -182,21 +187,21 @@ class NodeWalk:
                 return None
             raise _NotRunError("the graph says nothing of its result")
         self._checked.add(str(target))
-        found = compare_results(result, believed, fields=BELIEVED, number=self._number)
+        found = compare_results(result, believed, fields=BELIEVED_FIELDS, number=self._number)
         if not found:
             return result
         followed = not self._suspect.isdisjoint(node.all_input_nodes)
         self._suspect.add(node)
         if not followed:
             call = render_call(target, args, kwargs)
-            self._ledger.report(mismatch_report(target, _STAGE, "graph", found, call, **self._place(node).where()))
+            self._findings.report(mismatch(target, self._place(node), "graph", found, call))
         return self._stand_in(believed)
 
     def _run(self, node: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = list(tensor_arguments(target, args, kwargs))
         written = [a.tensor for a in arguments if a.written]
         try:
-            if node in self._elsewhere or self._ledger.knows(str(target), Kind.METADATA_MISMATCH):
+            if node in self._elsewhere or self._findings.knows(str(target), Kind.METADATA_MISMATCH):
                 raise _NotRunError("")
             if _storages(a.tensor for a in arguments) & self._stale:
                 raise _NotRunError("reads an input that the program has written to by then")
@@ -273,4 +278,4 @@ _STAGE = Stage.POST_GRAD_PASSES
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
-    return {storage_key(t) for t in tensors if t.layout is torch.strided and torch._C._has_storage(t)}
+    return {storage_key(t) for t in tensors if t.layout is torch.strided and has_storage(t)}

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchsan.checks.metadata.compare import Difference, compare_results, leaves
-from torchsan.checks.metadata.crossref import crossref
 from torchsan.checks.metadata.exhibit import render_call
-from torchsan.checks.metadata.findings import OperatorFindings
+from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
-from torchsan.checks.metadata.reports import mismatch_report
-from torchsan.recording import InMemoryRecorder
-from torchsan.records import Finding, Severity, Stage
+from torchsan.recording import Recorder
+from torchsan.records import Coverage, Finding, Severity, Stage
+from torchsan.reference.arithmetic import widened
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
-from torchsan.torch_internals.operators import decomposition, undisturbed
+from torchsan.torch_internals.operators import decomposition, map_tensors, tensors_in, undisturbed
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the named arguments of one call."""
@@ -92,8 +91,6 @@ def _value(argument: Any, make: Callable[[], torch.Tensor]) -> Any:
 
 
 _FIELDS = frozenset({"size", "dtype", "stride", "layout"})
-_WIDER = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
-_WIDER_COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 
 
 def check_decomposition(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference] | None:
@@ -117,26 +114,20 @@ def _random(overload: Any) -> bool:
 
 
 def _values(overload: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Difference]:
-    exact_args, exact_kwargs = pytree.tree_map_only(torch.Tensor, _exact, (args, kwargs))
+    exact_args, exact_kwargs = map_tensors(lambda t: widened(t.detach()), (args, kwargs))
     expected = overload(*exact_args, **exact_kwargs)
     actual = function(*exact_args, **exact_kwargs)
     if actual is NotImplemented:
         return []
     found = []
-    for one, other in zip(leaves(expected), leaves(actual), strict=True):
-        if not isinstance(one.value, torch.Tensor) or not isinstance(other.value, torch.Tensor):
+    for (path, a), (_, b) in zip(leaves(expected), leaves(actual), strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             continue
-        a, b = one.value, other.value
         if a.shape == b.shape and not torch.allclose(_double(a), _double(b), rtol=1e-7, atol=1e-9, equal_nan=True):
             worst = int((_double(a) - _double(b)).abs().nan_to_num(torch.inf).argmax())
             sides = (str(t.flatten()[worst].item()) for t in (a, b))
-            found.append(Difference(what=f"output{one.path}", field="value", real=next(sides), believed=next(sides)))
+            found.append(Difference(what=f"output{path}", field="value", real=next(sides), believed=next(sides)))
     return found
-
-
-def _exact(t: torch.Tensor) -> torch.Tensor:
-    wider = _WIDER.get(t.dtype) or _WIDER_COMPLEX.get(t.dtype)
-    return t.detach().to(wider) if wider is not None else t.detach()
 
 
 def _double(t: torch.Tensor) -> torch.Tensor:
@@ -151,7 +142,7 @@ class Result:
     samples: int
     ways: dict[str, str]
     findings: tuple[Finding, ...] = ()
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -162,8 +153,23 @@ class Result:
         return "ok" if self.samples else "not checked"
 
 
-def check_operator(overload: Any, given: Iterable[Sample] | None = None, *, compiled: bool = True) -> Result:
-    """Check an operator on the samples given, or on generated ones that it takes."""
+class Watched(Protocol):
+    """What watching a call gives, as `torchsan.crossref()` does."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+
+    @property
+    def coverage(self) -> Coverage: ...
+
+
+Watch = Callable[[], AbstractContextManager[Watched]]
+
+
+def check_operator(
+    overload: Any, given: Iterable[Sample] | None = None, *, watch: Watch, compiled: bool = True
+) -> Result:
+    """Check an operator on the samples given, or on generated ones that it takes; `watch` is `torchsan.crossref`."""
     samples = list(given) if given is not None else [s for _, s in generated_samples(overload)]
     usable, why = _usable(overload, samples)
     if not usable:
@@ -176,13 +182,13 @@ def check_operator(overload: Any, given: Iterable[Sample] | None = None, *, comp
         "functionalized": lambda: _each(usable, _functionalized(overload)),
     }
     if compiled:
-        attempts["compiled"] = lambda: _compiled(overload, *_fresh(usable[0]))
+        attempts["compiled"] = lambda: _each(usable[:1], torch.compile(lambda *a, **k: overload(*a, **k)))
     for way, attempt in attempts.items():
-        new, missed, failure = _under_crossref(overload, attempt)
+        new, missed, failure = _watched(watch, overload, attempt)
         known = {(f.kind, str(f.evidence["differences"])) for f in findings}
         findings += [f for f in new if (f.kind, str(f.evidence["differences"])) not in known]
         skipped += missed
-        ways[way] = ", ".join(sorted({str(f.kind) for f in new})) or (failure if failure else "ok")
+        ways[way] = ", ".join(sorted({str(f.kind) for f in new})) or (failure or "ok")
     ways["decomposition"] = _decomposition(overload, usable, findings)
     return Result(
         operator=str(overload),
@@ -197,7 +203,7 @@ def _usable(overload: Any, samples: list[Sample]) -> tuple[list[Sample], str]:
     """The samples that the operator takes, and what it said to the others."""
     usable, why = [], "no sample could be made from its schema"
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)  # One way of running must not disturb the next.
         try:
             overload(*args, **kwargs)
             usable.append(sample)
@@ -206,9 +212,9 @@ def _usable(overload: Any, samples: list[Sample]) -> tuple[list[Sample], str]:
     return usable, why
 
 
-def _under_crossref(overload: Any, attempt: Callable[[], None]) -> tuple[list[Finding], list[str], str]:
+def _watched(watch: Watch, overload: Any, attempt: Callable[[], None]) -> tuple[list[Finding], list[str], str]:
     failure = ""
-    with crossref() as run, warnings.catch_warnings():
+    with watch() as run, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             attempt()
@@ -221,18 +227,17 @@ def _under_crossref(overload: Any, attempt: Callable[[], None]) -> tuple[list[Fi
 
 def _each(samples: list[Sample], call: Callable[..., Any]) -> None:
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)
         call(*args, **kwargs)
 
 
 def _functionalized(overload: Any) -> Callable[..., Any]:
     def functionalized(*args: Any, **kwargs: Any) -> Any:
-        flat, tree = pytree.tree_flatten((args, kwargs))
-        tensors = [v for v in flat if isinstance(v, torch.Tensor)]
+        tensors = list(tensors_in((args, kwargs)))
 
         def call(*inner: torch.Tensor) -> Any:
             rest = iter(inner)
-            a, k = pytree.tree_unflatten([next(rest) if isinstance(v, torch.Tensor) else v for v in flat], tree)
+            a, k = map_tensors(lambda _: next(rest), (args, kwargs))
             return overload(*a, **k)
 
         return torch.func.functionalize(call)(*tensors)
@@ -240,31 +245,17 @@ def _functionalized(overload: Any) -> Callable[..., Any]:
     return functionalized
 
 
-def _compiled(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    def call(*a: Any, **k: Any) -> Any:
-        return overload(*a, **k)
-
-    torch.compile(call)(*args, **kwargs)
-
-
 def _decomposition(overload: Any, samples: list[Sample], findings: list[Finding]) -> str:
     outcome = "none"
     for sample in samples:
-        args, kwargs = _fresh(sample)
+        args, kwargs = private_copy(sample)
         found = check_decomposition(overload, args, kwargs)
         if found is None:
             continue
         outcome = "ok" if outcome == "none" else outcome
         if found:
-            memory = InMemoryRecorder()
             call = render_call(overload, args, kwargs)
-            OperatorFindings(memory).report(mismatch_report(overload, Stage.AOT, "decomposition", found, call))
-            findings += memory.findings
-            return str(memory.findings[0].kind)
+            finding = mismatch(overload, Place(stage=Stage.AOT), "decomposition", found, call)
+            findings.append(Recorder().finding(finding))
+            return str(finding.kind)
     return outcome
-
-
-def _fresh(sample: Sample) -> Sample:
-    """The same arguments in memory of their own, so that one way of running cannot disturb the next."""
-    fresh: Sample = private_copy(sample)
-    return fresh

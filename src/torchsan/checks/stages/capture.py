@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.stages.compare import Difference, same, structural, wrong
-from torchsan.checks.stages.findings import values_of
-from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage
+from torchsan.checks.stages.findings import difference_finding, same, structural, wrong
+from torchsan.records import Finding, Severity, SourceLine, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
-from torchsan.reference.calls import Circumstances, Computing, Results
-from torchsan.reference.inputs import share_memory
+from torchsan.reference.calls import Circumstances, Computing, Results, share_memory
 from torchsan.reference.judge import Outcome
-from torchsan.torch_internals.dispatch import flatten
+from torchsan.torch_internals.operators import flatten
 
 
 class Eager:
@@ -44,7 +42,11 @@ class Eager:
         apart = {d.name for d in differences}
         judged = wrong(compiled, [n for n in eager.tensors if n not in apart], self._again)
         differences += [d for d in judged if d.judgement and d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
-        return (self._finding(differences),) if differences else ()
+        if not differences:
+            return ()
+        what = "Dynamo's graph does not compute what the Python function does"
+        fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": _source(self._fn)}
+        return (difference_finding(what, differences, **fields),)
 
     def _again(self, arithmetic: Arithmetic, seed: int = 0) -> Results:
         """What came of the eager function. Raise Unavailable if it has no meaning in float64."""
@@ -79,23 +81,6 @@ class Eager:
         tensors |= {f"{n} after the call": t.detach().clone() for n, t in given.items() if not t.is_inference()}
         tensors |= _gradients(outputs, given)
         return Results(tensors=tensors, aliases=frozenset(aliases), draws=int(moved))
-
-    def _finding(self, differences: list[Difference]) -> Finding:
-        first = differences[0]
-        evidence = values_of(first) | {"results": [d.name for d in differences]}
-        where = (
-            first.message
-            or f"{first.name} is {evidence['compiled']}, not {evidence['eager']}, at {evidence['first_bad']}"
-        )
-        return Finding(
-            kind=first.kind if first.kind is not Kind.PRECISION_LOSS else Kind.WRONG_VALUES,
-            severity=Severity.ERROR,
-            check=Check.STAGES,
-            stage=Stage.CAPTURE,
-            source=_source(self._fn),
-            message=f"Dynamo's graph does not compute what the Python function does: {where}",
-            evidence=evidence,
-        )
 
 
 def _gradients(outputs: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphRef
-from torchsan.watch.observer import CompiledProgram, Observer
-from torchsan.watch.stages import observe_stages
+from torchsan.torch_internals.compile_stages import observe_compile_stages
+from torchsan.watch.compiled import graph_record
+from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 
 if TYPE_CHECKING:
     import torch.fx
 
-    from torchsan.checks.exhibits import Exhibits
-    from torchsan.recording import Writer
+    from torchsan.checks.collector import Build, Collector
+    from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
 
 
@@ -23,17 +25,18 @@ class StagesCheck(Observer):
 
     name = "stages check"
 
-    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits, *, kernels_elsewhere: bool) -> None:
+    def __init__(self, collector: Collector, calls: int | None, *, kernels_elsewhere: bool) -> None:
         """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
-        self._writer = writer
+        self._collector = collector
+        self._writer = collector.recorder
         self._calls = calls
-        self._exhibits = exhibits
         self._kernels_elsewhere = kernels_elsewhere
+        self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        with observe_stages(self._built, self._failed):
+        with observe_compile_stages(self._built, self._failed):
             yield
 
     def compile(self, backend: str, gm: torch.fx.GraphModule, compile_: Callable[[], Any]) -> Callable[..., Any]:
@@ -63,11 +66,17 @@ class StagesCheck(Observer):
                 for ref in refs.values():
                     self._writer.checked(ref.id, ref.direction, names)
 
+        number = next(self._numbers)
+
+        def report(finding: Finding, build: Build) -> None:
+            """Record a finding, once for each step of this compile."""
+            self._collector.add((number, finding.stage, finding.pass_), finding, build)
+
         ladder.watch = StagesWatch(
             ladder,
             self._calls,
             refs=refs,
-            report=lambda finding, build: self._exhibits.keep(self._writer.finding(finding), build),
+            report=report,
             skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
@@ -75,12 +84,10 @@ class StagesCheck(Observer):
 
     def _record(self, ladder: CompileStages, refs: dict[Direction, GraphRef]) -> None:
         """A graph of another backend than Inductor is a graph of the run too."""
-        from torchsan.watch.stages import graph_record
-
         record = graph_record(self._writer, ladder)
         self._writer.graph(record)
         refs[record.direction] = GraphRef(id=record.id, direction=record.direction)
 
     def _failed(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        self._writer.skipped("the stages of a compile", f"could not be observed: {text}")
+        not_checked(self._writer, "the stages of a compile", f"could not be observed: {text}")

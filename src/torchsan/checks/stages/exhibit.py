@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
 from torchsan.checks.stages.localise import Search
 from torchsan.checks.stages.plan import first_stage_graph
-from torchsan.graphs.cut import GraphCut, Unrepresentable, given_tensor
+from torchsan.graphs.data import Keep, Unrepresentable
+from torchsan.graphs.encode import GraphCut, given_tensor
 from torchsan.records import Exhibit, Finding, Given
+from torchsan.reference.arithmetic import map_tensors
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import trace_operators
 
@@ -67,7 +69,7 @@ def exhibit_of_call(
         given, leaves = search.call.inputs.copies(wide=False)
         inputs = _inputs(given, leaves, keep)
         with first_stage_graph(stages).opened() as run:
-            module = trace_operators(lambda *args: run(list(args)), _detached(given))
+            module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     positions = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
     tensors = {placeholders[i]: g for i, g in zip(positions, inputs, strict=True)}
@@ -102,20 +104,5 @@ def _inputs(args: Sequence[Any], leaves: Sequence[torch.Tensor | None], keep: Ke
                 memory = torch.empty(0, dtype=arg.dtype).set_(arg.untyped_storage())
                 whole[look.base] = keep(look.base, memory.clone())
             stored = whole[look.base]
-        found.append(
-            Given(
-                name=look.name,
-                dtype=look.dtype,
-                size=look.size,
-                stride=look.stride,
-                offset=look.offset,
-                requires_grad=leaves[i] is not None,
-                stored=stored,
-                base=look.base,
-            )
-        )
+        found.append(replace(look, requires_grad=leaves[i] is not None, stored=stored))
     return found
-
-
-def _detached(args: Sequence[Any]) -> list[Any]:
-    return [a.detach() if isinstance(a, torch.Tensor) else a for a in args]

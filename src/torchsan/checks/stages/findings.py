@@ -1,22 +1,23 @@
-"""From a stage graph that differs to a finding: the step, the nodes it changed, and the numbers that show it."""
+"""What differs between two runs of a program, and the finding for it: the step, the nodes it changed, the numbers."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.picture import item, picture_of
-from torchsan.checks.stages.compare import Difference
 from torchsan.checks.stages.plan import StageGraph
-from torchsan.checks.values.findings import pattern_of
+from torchsan.checks.values.findings import evidence_of
+from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
-from torchsan.reference.judge import Judgement
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.calls import Results
+from torchsan.reference.judge import Judgement, Outcome, agrees, differ_in_float64, same_in_float64, settle
 from torchsan.torch_internals.snapshots import Snapshot
-from torchsan.watch.provenance import operator_name, source_lines
 
 _DIFF_LINES = 80
 _STEPS = {
@@ -26,79 +27,154 @@ _STEPS = {
     Stage.POST_GRAD_PASSES: "a post-grad pass",
     Stage.KERNEL: "the compiled code",
 }
-
-
 _MOST_NODES = 50
+_KINDS = {Outcome.NON_FINITE: Kind.NON_FINITE, Outcome.IMPRECISE: Kind.PRECISION_LOSS}
+
+Rerun = Callable[[Arithmetic, int], Results]
+"""Runs a program again in an arithmetic, with the noise of a seed. Raises Unavailable where it has no meaning in it."""
 
 
-def finding_for(
-    culprit: StageGraph, differences: Iterable[Difference], graph: GraphRef | None, blamed: Iterable[torch.fx.Node] = ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One result that differs, and how. `judgement` and `actual` are there for values."""
+
+    name: str
+    kind: Kind
+    message: str = ""
+    judgement: Judgement | None = None
+    actual: torch.Tensor | None = None
+
+
+def same(a: Results, b: Results) -> bool:
+    """Whether they differ by no more than the last bits of the results themselves."""
+    if structural(a, b) or a.tensors.keys() != b.tensors.keys():
+        return False
+    pairs = (pair(a, b, name) for name in a.tensors)
+    return all(agrees(x, y) for x, y in pairs if x is not None and y is not None)
+
+
+def structural(actual: Results, expected: Results, *, dtypes: bool = True) -> list[Difference]:
+    """What differs in kind: other shapes or dtypes, other numbers, other aliases of inputs."""
+    found = []
+    for name in expected.tensors:
+        a, e = actual.tensors.get(name), expected.tensors[name]
+        if a is not None and e is not None and (a.shape != e.shape or (dtypes and a.dtype != e.dtype)):
+            message = f"{name} is {_meta(a)}, not {_meta(e)}"
+            found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+    for name, value in expected.others.items():
+        other = actual.others.get(name)
+        if isinstance(value, int) and isinstance(other, int) and other != value:
+            message = f"{name} is {other}, not {value}"
+            found.append(Difference(name=name, kind=Kind.WRONG_VALUES, message=message))
+    for output, source in sorted(actual.aliases - expected.aliases):
+        message = f"{output} shares memory with {source}, which it does not in the program"
+        found.append(Difference(name=output, kind=Kind.UNDECLARED_ALIAS, message=message))
+    for output, source in sorted(expected.aliases - actual.aliases):
+        message = f"{output} does not share memory with {source}, which it does in the program"
+        found.append(Difference(name=output, kind=Kind.METADATA_MISMATCH, message=message))
+    return found
+
+
+def apart_in_float64(actual: Results, expected: Results) -> list[str]:
+    """The results of two float64 runs that are not the same number. Those of other shapes are left out."""
+    pairs = ((name, *pair(actual, expected, name)) for name in expected.tensors)
+    return [
+        n for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape and not same_in_float64(a, e)
+    ]
+
+
+def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Difference]:
+    """Those of the named results that rounding cannot explain; `rerun` is asked for what they should be."""
+    expected = rerun(Arithmetic.EAGER, 0)
+    found = []
+    for name in names:
+        a, eager = pair(actual, expected, name)
+        if a is None or eager is None:
+            continue
+        a = a.to(eager.dtype)
+
+        def run(arithmetic: Arithmetic, seed: int, name: str = name, eager: torch.Tensor = eager) -> Any:
+            return eager if arithmetic is Arithmetic.EAGER else pair(rerun(arithmetic, seed), expected, name)[0]
+
+        try:
+            judgement = settle(run, a)
+        except Unavailable:
+            continue
+        if judgement.outcome is not Outcome.RIGHT:
+            kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
+            found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
+    return found
+
+
+def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun) -> list[Difference]:
+    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32."""
+    found = []
+    for name in apart_in_float64(actual, expected):
+        a, e = pair(actual, expected, name)
+        assert a is not None
+        assert e is not None
+
+        def run(arithmetic: Arithmetic, seed: int, name: str = name) -> Any:
+            return pair(rerun(arithmetic, seed), expected, name)[0]
+
+        judgement = differ_in_float64(run, a, e)
+        if judgement.outcome is not Outcome.RIGHT:
+            kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
+            found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
+    return found
+
+
+def pair(a: Results, b: Results, name: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """One result of two runs. No gradient is a gradient of zeros, if the other run has one."""
+    x, y = a.tensors.get(name), b.tensors.get(name)
+    if name.startswith("gradient"):
+        if x is None and y is not None:
+            x = torch.zeros_like(y)
+        elif y is None and x is not None:
+            y = torch.zeros_like(x)
+    return x, y
+
+
+def _meta(t: torch.Tensor) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+
+
+def stage_finding(
+    made: StageGraph, differences: Sequence[Difference], graph: GraphRef | None, blamed: list[torch.fx.Node]
 ) -> Finding:
     """Return the finding for a stage graph that differs. `blamed` are the nodes, if they are known already."""
-    differences = list(differences)
-    first = differences[0]
-    changed = (list(blamed) or _changed(culprit.previous, culprit.changed))[:_MOST_NODES]
-    step = f"the pass {culprit.changed.label}" if culprit.changed.label else _STEPS[culprit.stage]
-    evidence = values_of(first)
-    evidence["results"] = [d.name for d in differences]
-    if culprit.previous is not None:
-        evidence["diff"] = _diff(culprit.previous, culprit.changed)
-    ops = tuple(dict.fromkeys(op for n in changed for op in _operators(n)))
-    return Finding(
-        kind=first.kind,
-        severity=Severity.WARNING if first.kind is Kind.PRECISION_LOSS else Severity.ERROR,
-        check=Check.STAGES,
-        stage=culprit.stage,
-        pass_=culprit.changed.label,
+    previous, after = made.previous, made.changed
+    changed = (blamed or _changed(previous, after))[:_MOST_NODES]
+    step = f"the pass {after.label}" if after.label else _STEPS[made.stage]
+    imprecise = differences[0].kind is Kind.PRECISION_LOSS
+    found = difference_finding(
+        f"{step} changed what the program computes",
+        differences,
+        stage=made.stage,
+        severity=Severity.WARNING if imprecise else Severity.ERROR,
+        pass_=after.label,
         graph=graph,
         nodes=tuple(n.name for n in changed),
-        ops=ops,
+        ops=tuple(dict.fromkeys(op for n in changed for op in _operators(n))),
         source=source_lines(changed),
-        message=f"{step} changed what the program computes: {_what(first, evidence)}",
-        evidence=evidence,
     )
+    evidence = found.evidence | {"pass": {"name": after.pass_, "patterns": list(after.patterns)}}
+    if previous is not None:
+        evidence["diff"] = _diff(previous, after)
+    return replace(found, evidence=evidence)
 
 
-def kernel_finding(
-    differences: Iterable[Difference], graph: GraphRef | None, severity: Severity, backend: str
-) -> Finding:
-    """Return the finding for results that differ although every graph is right."""
-    differences = list(differences)
-    evidence = values_of(differences[0]) | {"results": [d.name for d in differences]}
+def difference_finding(what: str, differences: Sequence[Difference], **fields: Any) -> Finding:
+    """Return the finding that results differ, with the numbers of the first; `fields` are those of a Finding."""
+    first = differences[0]
+    evidence: dict[str, Any] = {}
+    if first.judgement is not None and first.actual is not None:
+        evidence = evidence_of(first.judgement, first.actual)
+        del evidence["allowed"]  # It is that of one operator after another, not of a kernel.
+    evidence["results"] = [d.name for d in differences]
     return Finding(
-        kind=differences[0].kind,
-        severity=severity,
-        check=Check.STAGES,
-        stage=Stage.KERNEL,
-        graph=graph,
-        message=f"what {backend} returned does not compute what the graphs do: {_what(differences[0], evidence)}",
-        evidence=evidence,
+        kind=first.kind, check=Check.STAGES, message=f"{what}: {_what(first, evidence)}", evidence=evidence, **fields
     )
-
-
-def values_of(difference: Difference) -> dict[str, Any]:
-    """The numbers that show a difference."""
-    judgement, actual = difference.judgement, difference.actual
-    if judgement is None or actual is None or judgement.bad is None:
-        return {}
-    bad = judgement.bad
-    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
-    return {
-        "elements": actual.numel(),
-        "bad": int(bad.sum()),
-        "shape": list(actual.shape),
-        "dtype": str(actual.dtype).removeprefix("torch."),
-        "first_bad": list(index),
-        "compiled": item(actual[index]),
-        "eager": item(judgement.eager[index]),
-        "float64": _at(judgement, index),
-        "pattern": pattern_of(bad),
-        "picture": picture_of(bad, actual, judgement.eager, judgement.centre, judgement.width),
-    }
-
-
-def _at(judgement: Judgement, index: tuple[int, ...]) -> Any:
-    return item(judgement.centre[index]) if judgement.centre is not None else None
 
 
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:

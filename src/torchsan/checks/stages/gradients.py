@@ -7,19 +7,19 @@ runs its backward pays nothing, and nothing of the program's own is touched.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from torchsan.checks.stages.localise import Search
 from torchsan.errors import FindingsError
 from torchsan.reference.calls import RepeatableCall, Results
-from torchsan.torch_internals.compile_stages import CompileStages, backward_is_traced
+from torchsan.torch_internals.compile_stages import backward_is_traced
 
 log = logging.getLogger(__name__)
 
-Judge = Callable[[Results, Search], None]
+Judge = Callable[[Results, Mapping[str, torch.Tensor]], None]
+"""Takes the gradients that the program computed, and the cotangents it computed them from."""
 
 _COMPILED = "CompiledFunctionBackward"
 _VIEWS = 3
@@ -29,72 +29,72 @@ _VIEWS = 3
 class Backward:
     """The backward of one call. Made before the call, because the call may change which graph an input is part of."""
 
-    def __init__(self, args: tuple[Any, ...]) -> None:
+    def __init__(self, call: RepeatableCall, args: tuple[Any, ...], skipped: Callable[[str], None]) -> None:
+        self._call = call
+        self._skipped = skipped
         self._before = [
             None
             if not isinstance(a, torch.Tensor) or not a.requires_grad
             else (a if a.is_leaf else (a.grad_fn, a.output_nr))
             for a in args
         ]
+        self._direct: dict[str, int] = {}
+        """The outputs of the compiled function's node, by their numbers."""
+        self._elsewhere: dict[str, tuple[Any, torch.dtype, torch.device]] = {}
+        """What the other tensors look like that gradients may flow into."""
+        self._edges: dict[int, int] = {}
+        """The inputs of Dynamo's graph, by the edge of the node that leads to each."""
 
-    def follow(
-        self,
-        stages: CompileStages,
-        call: RepeatableCall,
-        outputs: Any,
-        args: tuple[Any, ...],
-        judge: Judge,
-        skipped: Callable[[str], None],
-    ) -> None:
+    def follow(self, outputs: Any, args: tuple[Any, ...], compiled: Callable[..., Any], judge: Judge) -> None:
         """Let `judge` see the gradients when the program has computed them. Keeps no tensor of the program's alive."""
-        flowing = call.differentiable(outputs, args)
+        flowing = self._call.differentiable(outputs, args)
         nodes = [t.grad_fn for t in flowing.values() if t.grad_fn is not None]
         if not nodes:
             return
         if backward_is_traced():
-            skipped("gradients that compiled autograd computes are not compared")
+            self._skipped("gradients that compiled autograd computes are not compared")
             return
         # A backend without AOTAutograd leaves operators in the autograd graph: any of them tells that backward runs.
         node = next((n for t in nodes if (n := _compiled_node(t)) is not None), nodes[0])
         whole = node.name().startswith(_COMPILED)
-        direct = {name: t.output_nr for name, t in flowing.items() if whole and t.grad_fn is node}
-        shapes = {n: (t.shape, t.dtype, t.device) for n, t in flowing.items() if n not in direct}
-        edges = {k: i for k, edge in enumerate(node.next_functions) if (i := self._input_at(edge)) is not None}
+        self._direct = {name: t.output_nr for name, t in flowing.items() if whole and t.grad_fn is node}
+        self._elsewhere = {n: (t.shape, t.dtype, t.device) for n, t in flowing.items() if n not in self._direct}
+        self._edges = {k: i for k, edge in enumerate(node.next_functions) if (i := self._input_at(edge)) is not None}
         self._before = []
         waiting = [True]
 
-        def check(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            if call.inputs.stale():
-                skipped("a parameter was changed between the forward and the backward")
-                return
-            cotangents = {n: grad_outputs[nr].detach() for n, nr in direct.items() if grad_outputs[nr] is not None}
-            tensors = {f"gradient of {call.names[i]}": grad_inputs[k] for k, i in edges.items()}
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
+        def computed(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+            if waiting:
+                waiting.clear()
+                handle.remove()
+                self._check(grad_inputs, grad_outputs, compiled, judge)
+
+        handle = node.register_hook(computed)
+
+    def _check(
+        self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...], compiled: Callable[..., Any], judge: Judge
+    ) -> None:
+        call = self._call
+        if call.inputs.stale():
+            self._skipped("a parameter was changed between the forward and the backward")
+            return
+        try:
+            cotangents = {n: g.detach() for n, nr in self._direct.items() if (g := grad_outputs[nr]) is not None}
+            tensors = {f"gradient of {call.names[i]}": grad_inputs[k] for k, i in self._edges.items()}
             actual = Results(tensors={n: g.detach() if g is not None else None for n, g in tensors.items()})
-            if shapes:
+            if self._elsewhere:
                 # A view that the program was given is no output of the compiled function, and where there is no such
                 # function nothing is: what flowed into it is not known here. Any cotangents will do to compare two
                 # backwards, so both are run with some.
-                cotangents |= {n: _made(*shape) for n, shape in shapes.items()}
-                compiled = stages.compiled
-                assert compiled is not None
+                cotangents |= {n: _made(*shape) for n, shape in self._elsewhere.items()}
                 actual = call.run(lambda a: compiled(*a), None, cotangents=cotangents)
-            judge(actual, Search(stages, call, cotangents, skipped))
-
-        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
-        def computed(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            if not waiting:
-                return
-            waiting.clear()
-            handle.remove()
-            try:
-                check(grad_inputs, grad_outputs)
-            except FindingsError:
-                raise
-            except Exception as e:  # a check that fails ends the check, never the user's backward
-                log.debug("could not check the gradients", exc_info=True)
-                skipped(f"the gradients could not be checked: {type(e).__name__}: {e}".splitlines()[0][:200])
-
-        handle = node.register_hook(computed)
+            judge(actual, cotangents)
+        except FindingsError:
+            raise
+        except Exception as e:  # a check that fails ends the check, never the user's backward
+            log.debug("could not check the gradients", exc_info=True)
+            self._skipped(f"the gradients could not be checked: {type(e).__name__}: {e}".splitlines()[0][:200])
 
     def _input_at(self, edge: tuple[Any, int]) -> int | None:
         """The input of Dynamo's graph that an edge of the autograd graph leads to."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.stages.compare import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
-from torchsan.checks.stages.plan import StageGraph, first_stage_graph, later_stage_graphs
+from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
+from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results
@@ -21,17 +22,15 @@ from torchsan.torch_internals.compile_stages import CompileStages
 log = logging.getLogger(__name__)
 
 
-class Signatures:
-    """What each node of a graph computed, in three numbers. Taken as it runs, because values may be overwritten."""
+Signatures = dict[torch.fx.Node, tuple[float, float, float]]
+"""What each node of a graph computed, in three numbers."""
 
-    def __init__(self) -> None:
-        self.of: dict[torch.fx.Node, tuple[float, float, float]] = {}
 
-    def __call__(self, node: torch.fx.Node, value: Any) -> None:
-        """Note the value of a node; anything but a tensor is left out."""
-        if node.op.startswith("call_") and isinstance(value, torch.Tensor) and value.numel():
-            wide = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
-            self.of[node] = (float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum())))
+def _note(signatures: Signatures, node: torch.fx.Node, value: Any) -> None:
+    """Note the value of a node as it is computed, because it may be overwritten; only that of a tensor."""
+    if node.op.startswith("call_") and isinstance(value, torch.Tensor) and value.numel():
+        wide = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+        signatures[node] = (float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum())))
 
 
 def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
@@ -39,19 +38,19 @@ def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node
 
     With them those that they are computed from and that have no counterpart above: inside of a decomposition.
     """
-    for node, signature in upper.of.items():
-        if any(_alike(signature, other) for other in lower.of.values()):
+    for node, signature in upper.items():
+        if any(_alike(signature, other) for other in lower.values()):
             continue
         trace = node.meta.get("stack_trace")
-        found = {n for n in lower.of if n.meta.get("stack_trace") == trace}
+        found = {n for n in lower if n.meta.get("stack_trace") == trace}
         waiting = list(found)
         while waiting:
             for parent in waiting.pop().all_input_nodes:
-                own = lower.of.get(parent)
-                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.of.values()):
+                own = lower.get(parent)
+                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.values()):
                     found.add(parent)
                     waiting.append(parent)
-        return [n for n in lower.of if n in found]
+        return [n for n in lower if n in found]
     return []
 
 
@@ -131,10 +130,11 @@ class Search:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
         if culprit.graph.previous is not None:
             return []
-        upper, lower = Signatures(), Signatures()
+        upper: Signatures = {}
+        lower: Signatures = {}
         try:
-            for graph, seen in ((self._top, upper), (culprit.graph, lower)):
-                self._execute(graph, culprit.arithmetic, seen=seen)
+            for graph, signatures in ((self._top, upper), (culprit.graph, lower)):
+                self._execute(graph, culprit.arithmetic, seen=partial(_note, signatures))
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
@@ -214,7 +214,7 @@ class Search:
         seed: int = 0,
         *,
         constant: bool = False,
-        seen: Signatures | None = None,
+        seen: Seen | None = None,
     ) -> Results:
         with graph.opened(seen) as run:
             return self.call.run(run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents)

@@ -11,18 +11,16 @@ from typing import Any
 
 import torch
 
-from torchsan.checks.exhibits import Build
-from torchsan.checks.stages.compare import pair, same, structural
+from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import finding_for, kernel_finding
+from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.plan import maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
-from torchsan.reference.calls import RepeatableCall, Results
-from torchsan.reference.inputs import fingerprint, unsupported
+from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
 from torchsan.reference.judge import Outcome, agrees, as_near_as_eager, is_another
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
@@ -83,7 +81,7 @@ class StagesWatch:
                 with torch.no_grad():
                     self._judge(search.call.results(outputs, args), search)
                 if backward is not None and not self._wrong:
-                    backward.follow(self._stages, search.call, outputs, args, self._gradients, self.skipped)
+                    backward.follow(outputs, args, compiled, partial(self._gradients, search.call))
         except FindingsError:
             raise
         except Exception as e:  # a check that fails ends the check, never the user's job
@@ -119,15 +117,15 @@ class StagesWatch:
             call = RepeatableCall(args, self._names, self._mutated)
             search = Search(self._stages, call, None, self.skipped)
             _ = search.reference  # Before the program goes on and changes what it reads.
-            return search, Backward(args) if call.circumstances.grad else None
+            return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
             self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
             return None
 
-    def _gradients(self, actual: Results, search: Search) -> None:
+    def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
         if not self._wrong:
-            self._judge(actual, search)
+            self._judge(actual, Search(self._stages, call, cotangents, self.skipped))
 
     def _judge(self, actual: Results, search: Search) -> None:
         random = search.reference.draws > 0
@@ -158,17 +156,16 @@ class StagesWatch:
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if self._kernels_elsewhere or imprecise else Severity.ERROR
-            backend, ref = self._stages.backend, self._ref(direction)
-            self._found(Stage.KERNEL, None, search, lambda: kernel_finding(differences, ref, severity, backend))
+            what = f"what {self._stages.backend} returned does not compute what the graphs do"
+            fields = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
+            self._found(Stage.KERNEL, None, search, lambda: difference_finding(what, differences, **fields))
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         graph = culprit.graph
-        ref = self._ref(graph.direction)
-        blamed = partial(search.blamed, culprit)
-        label = graph.changed.label
-        self._found(graph.stage, label, search, lambda: finding_for(graph, culprit.differences, ref, blamed()))
+        make = partial(stage_finding, graph, culprit.differences, self._ref(graph.direction))
+        self._found(graph.stage, graph.changed.label, search, lambda: make(search.blamed(culprit)))
 
     def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""

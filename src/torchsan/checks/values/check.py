@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
-    from torchsan.checks.exhibits import Build, Exhibits
+    from torchsan.checks.collector import Build, Collector
     from torchsan.checks.values.plan import LaunchPlan
-    from torchsan.recording import Writer
     from torchsan.records import Finding
 
 
@@ -20,14 +17,11 @@ class ValuesCheck(Observer):
 
     name = "values check"
 
-    def __init__(self, writer: Writer, calls: int | None, exhibits: Exhibits) -> None:
+    def __init__(self, collector: Collector, calls: int | None) -> None:
         """`calls` is how many calls of each program are checked; None for all."""
-        self._writer = writer
+        self._collector = collector
         self._calls = calls
-        self._exhibits = exhibits
         self._plans: dict[int, dict[int, LaunchPlan]] = {}
-        self._reported: set[Hashable] = set()
-        self._lock = threading.Lock()
 
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.checks.values.plan import plan
@@ -39,13 +33,10 @@ class ValuesCheck(Observer):
 
         if self._calls is not None and call >= self._calls:
             return None
-        return ValuesWatch(self._writer, program, self._plans[id(program)], self._report, probes=call == 0)
+        plans = self._plans[id(program)]
+        return ValuesWatch(self._collector.recorder, program, plans, self._report, probes=call == 0)
 
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
         """Record a finding, once for each buffer however often it is wrong."""
         key = (finding.graph, finding.kernel, finding.buffer, finding.kind)
-        with self._lock:
-            if key in self._reported:
-                return
-            self._reported.add(key)
-        self._exhibits.keep(self._writer.finding(finding), build, program)
+        self._collector.add(key, finding, build, program)

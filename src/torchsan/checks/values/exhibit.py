@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.fx
 
-from torchsan.checks.exhibits import Keep
-from torchsan.graphs.cut import GraphCut
+from torchsan.graphs.data import Keep
+from torchsan.graphs.encode import GraphCut
 from torchsan.records import Exhibit, Finding
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.replay import Replayer

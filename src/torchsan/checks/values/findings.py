@@ -12,13 +12,13 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
+from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.judge import Judgement, Outcome
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
-from torchsan.watch.provenance import operator_name, source_lines
 
 _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
@@ -71,36 +71,24 @@ class Unsteady:
 def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan, unsteady: Unsteady) -> Finding:
     """The finding that a launch amounts to whose result is another every time."""
     bad = other_bits(unsteady.first, unsteady.second)
-    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
-    evidence = {
-        "elements": bad.numel(),
-        "bad": int(bad.sum()),
-        "shape": list(bad.shape),
-        "dtype": str(unsteady.first.dtype).removeprefix("torch."),
-        "first_bad": list(index),
-        "first": item(unsteady.first[index]),
-        "second": item(unsteady.second[index]),
-        "eager_repeats": unsteady.eager,
-        "rounding_explains": unsteady.rounding,
-        "pattern": pattern_of(bad),
-        "picture": picture_of(bad, unsteady.first, unsteady.second),
-    }
+    evidence = evidence_at(bad, {"first": unsteady.first, "second": unsteady.second})
+    evidence |= {"eager_repeats": unsteady.eager, "rounding_explains": unsteady.rounding}
     explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
     repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
     evidence["text"] = [
-        f"at {list(index)}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
-    return _report(
+    return _finding(
         program,
         launch,
-        Kind.NONDETERMINISTIC,
-        unsteady.severity,
-        unsteady.name if unsteady.target is None else unsteady.target.buffer,
         _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
-        f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
         evidence,
+        kind=Kind.NONDETERMINISTIC,
+        severity=unsteady.severity,
+        buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
+        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
     )
 
 
@@ -120,40 +108,44 @@ def findings_for(
         suspects = (nodes[w.target] - cleared) | {w.target.node}
         if w.judgement.coherent is not None:
             suspects = set(w.judgement.coherent.nodes)
-        yield w, _finding(program, launch, w, _in_order(suspects), _in_order(nodes[w.target]), through)
+        evidence = _evidence(w, _in_order(nodes[w.target]), through)
+        kind, severity = _KINDS[w.judgement.outcome]
+        message = _message(w, launch, evidence)
+        fields = {"kind": kind, "severity": severity, "buffer": w.target.buffer, "message": message}
+        yield w, _finding(program, launch, _in_order(suspects), evidence, **fields)
 
 
 def _finding(
-    program: CompiledProgram,
-    launch: Launch,
-    wrong: Wrong,
-    suspects: list[torch.fx.Node],
-    computed: list[torch.fx.Node],
-    through: tuple[str, ...],
+    program: CompiledProgram, launch: Launch, suspects: list[torch.fx.Node], evidence: dict[str, Any], **fields: Any
 ) -> Finding:
-    kind, severity = _KINDS[wrong.judgement.outcome]
-    evidence = _evidence(wrong.judgement, wrong.actual)
+    return Finding(
+        check=Check.VALUES,
+        stage=Stage.KERNEL,
+        graph=program.ref,
+        kernel=launch.kernel,
+        nodes=tuple(n.name for n in suspects),
+        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
+        source=source_lines(suspects),
+        evidence={**evidence, "launch": launch.nth},
+        **fields,
+    )
+
+
+def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
+    evidence = evidence_of(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
     evidence["filled"] = dict(wrong.filled)
+    judgement = wrong.judgement
+    if judgement.coherent is not None:
+        shared = judgement.coherent
+        names = [n.name for n in shared.nodes]
+        evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
+    if judgement.explained is not None:
+        evidence["explained"] = str(judgement.explained)
     evidence["text"] = list(_text(evidence))
-    message = _message(wrong.judgement, launch, wrong.target, evidence)
-    coherent = wrong.judgement.coherent
-    if coherent is not None:
-        evidence["shared"] = {
-            "nodes": [n.name for n in coherent.nodes],
-            "what": str(coherent.slope),
-            "size": coherent.size,
-            "sigmas": coherent.sigmas,
-        }
-        message += f": {_shared(coherent)}"
-    if wrong.judgement.explained is not None:
-        evidence["explained"] = str(wrong.judgement.explained)
-        message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
-    if wrong.filled:
-        message += ", on other data than this call's, which hide it"
-    return _report(program, launch, kind, severity, wrong.target.buffer, suspects, message, evidence)
+    return evidence
 
 
 _AS_IF = {
@@ -166,39 +158,12 @@ _AS_IF = {
 
 
 def _shared(coherent: Coherent) -> str:
-    """`the sigmoid is 4.0 % too small`."""
+    """`the sigmoid is 4 % too small`."""
     names = " or ".join(dict.fromkeys(n.name for n in coherent.nodes))
     size = f"{100 * abs(coherent.size):.2g} %"
     if coherent.slope is Slope.FACTOR:
         return f"the {names} is {size} too {'large' if coherent.size > 0 else 'small'}"
     return f"the {names} is off by {size} of its size"
-
-
-def _report(
-    program: CompiledProgram,
-    launch: Launch,
-    kind: Kind,
-    severity: Severity,
-    buffer: str,
-    suspects: list[torch.fx.Node],
-    message: str,
-    evidence: dict[str, Any],
-) -> Finding:
-    evidence["launch"] = launch.nth
-    return Finding(
-        kind=kind,
-        severity=severity,
-        check=Check.VALUES,
-        stage=Stage.KERNEL,
-        graph=program.ref,
-        kernel=launch.kernel,
-        buffer=buffer,
-        nodes=tuple(n.name for n in suspects),
-        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
-        source=source_lines(suspects),
-        message=message,
-        evidence=evidence,
-    )
 
 
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
@@ -226,36 +191,47 @@ def _in_order(nodes: set[torch.fx.Node]) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node in nodes]
 
 
-def _message(judgement: Judgement, launch: Launch, target: Target, evidence: dict[str, Any]) -> str:
+def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
     share = f"{evidence['bad']} of {evidence['elements']} elements"
     what = {
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
         Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
-    }[judgement.outcome]
-    return f"{launch.kernel} {what} {share} of {target.buffer} ({target.node.name})"
+    }[wrong.judgement.outcome]
+    message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
+    if wrong.judgement.coherent is not None:
+        message += f": {_shared(wrong.judgement.coherent)}"
+    if wrong.judgement.explained is not None:
+        message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
+    return message + (", on other data than this call's, which hide it" if wrong.filled else "")
 
 
-def _evidence(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
+def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
+    """The numbers that show a result that was judged to be something other than right."""
     bad, centre, width = judgement.bad, judgement.centre, judgement.width
     assert bad is not None
     assert centre is not None
     assert width is not None
-    positions = bad.nonzero()
-    index = tuple(int(i) for i in positions[0].tolist())
+    return evidence_at(bad, {"compiled": actual, "eager": judgement.eager, "float64": centre, "allowed": width})
+
+
+def evidence_at(bad: torch.Tensor, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Which elements are bad, and each of `values` at the first of them.
+
+    `values` are the result, what it is compared with, and maybe the float64 result and the width around that.
+    """
+    index = tuple(int(i) for i in bad.nonzero()[0].tolist())
+    tensors = list(values.values())
     return {
-        "elements": actual.numel(),
+        "elements": bad.numel(),
         "bad": int(bad.sum()),
-        "shape": list(actual.shape),
-        "dtype": str(actual.dtype).removeprefix("torch."),
+        "shape": list(bad.shape),
+        "dtype": str(tensors[0].dtype).removeprefix("torch."),
         "first_bad": list(index),
-        "compiled": item(actual[index]),
-        "eager": item(judgement.eager[index]),
-        "float64": item(centre[index]),
-        "allowed": item(width[index]),
-        "pattern": pattern_of(bad),
-        "picture": picture_of(bad, actual, judgement.eager, centre, width),
+        **{name: item(t[index]) for name, t in values.items()},
+        **where_bad(bad),
+        "picture": picture_of(bad, *tensors),
     }
 
 
@@ -297,25 +273,49 @@ def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def pattern_of(bad: torch.Tensor) -> str:
-    """Where the bad elements lie, in words."""
+def where_bad(bad: torch.Tensor) -> dict[str, Any]:
+    """Where the bad elements lie, for evidence: `place` for programs, `pattern` for people."""
+    place = _place(bad)
+    return {"pattern": _pattern(place), "place": place}
+
+
+def _place(bad: torch.Tensor) -> dict[str, Any]:
+    """The `side` of the tensor that is bad, and for all but "all", "one" and "scattered" the dimension `dim`.
+
+    "last" and "first" are `count` `of` so many along it, "edges" both of its ends, "index" one `index` of it, the
+    `whole` of that or a part.
+    """
     if bool(bad.all()):
-        return "all elements"
+        return {"side": "all"}
     if int(bad.sum()) == 1:
-        return "one element"
+        return {"side": "one"}
     for dim in range(bad.dim()):
         others = [d for d in range(bad.dim()) if d != dim]
         along = bad.any(dim=others) if others else bad
         hit = along.nonzero().flatten().tolist()
         size = bad.shape[dim]
-        full = bool(bad.select(dim, hit[0]).all()) if others else True
-        name = f"dimension {dim}"
         if len(hit) == 1 and others:
-            return f"{'all of' if full else 'only in'} index {hit[0]} of {name}"
+            return {"side": "index", "index": hit[0], "whole": bool(bad.select(dim, hit[0]).all()), "dim": dim}
         if len(hit) < size and hit == list(range(size - len(hit), size)):
-            return f"the last {len(hit)} of {size} along {name}"
+            return {"side": "last", "count": len(hit), "of": size, "dim": dim}
         if len(hit) < size and hit == list(range(len(hit))):
-            return f"the first {len(hit)} of {size} along {name}"
+            return {"side": "first", "count": len(hit), "of": size, "dim": dim}
         if len(hit) == 2 and hit == [0, size - 1]:
-            return f"both edges of {name}"
+            return {"side": "edges", "dim": dim}
+    return {"side": "scattered"}
+
+
+def _pattern(place: dict[str, Any]) -> str:
+    """A place in words."""
+    match place:
+        case {"side": "all"}:
+            return "all elements"
+        case {"side": "one"}:
+            return "one element"
+        case {"side": "index", "index": index, "whole": whole, "dim": dim}:
+            return f"{'all of' if whole else 'only in'} index {index} of dimension {dim}"
+        case {"side": "last" | "first" as side, "count": count, "of": size, "dim": dim}:
+            return f"the {side} {count} of {size} along dimension {dim}"
+        case {"side": "edges", "dim": dim}:
+            return f"both edges of dimension {dim}"
     return "scattered"

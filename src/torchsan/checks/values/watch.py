@@ -12,15 +12,15 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.exhibits import Build
+from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, unsteady_finding
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
-from torchsan.recording import Writer
+from torchsan.recording import Recorder
 from torchsan.records import Finding
 from torchsan.reference.arithmetic import Unavailable
-from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.judge import Outcome, is_noise
 from torchsan.reference.replay import Replayer
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import undisturbed
@@ -28,9 +28,6 @@ from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 log = logging.getLogger(__name__)
-
-_NOISE = 0.01
-"""A part of an error that may come and go without being the error."""
 
 _UNCONFIRMED_SIGMAS = 15.0
 """How far outside of chance an error that all elements share must lie where the launch cannot be repeated."""
@@ -52,12 +49,23 @@ class _Start:
     suspect: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
+    """A launch that has run, and what its results are judged by."""
+
+    launch: Launch
+    plan: LaunchPlan
+    values: Values
+    start: _Start
+    replayer: Replayer
+
+
 class ValuesWatch(CallWatch):
     """Checks one call. Holds the operands of one launch at a time, and those of launches with unfinished results."""
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Recorder,
         program: CompiledProgram,
         plans: Mapping[int, LaunchPlan],
         report: Callable[[CompiledProgram, Finding, Build], None],
@@ -116,7 +124,10 @@ class ValuesWatch(CallWatch):
             return
         start = self._start(plan, values)
         with undisturbed():
-            wrong = self._check(function, launch, plan, values, start, again)
+            replayer = self._replayer(function, start)
+            at = _Launched(launch=launch, plan=plan, values=values, start=start, replayer=replayer)
+            wrong = self._check(at, again)
+            del at, replayer
             if plan.keep:
                 self._keep(launch, plan, start, wrong=wrong)
         self._before = {}
@@ -124,26 +135,16 @@ class ValuesWatch(CallWatch):
         unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
         self._note_layouts(unpacked, unpacked)
 
-    def _check(
-        self,
-        function: str,
-        launch: Launch,
-        plan: LaunchPlan,
-        values: Values,
-        start: _Start,
-        again: Callable[..., Any] | None,
-    ) -> bool:
+    def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
-        replayer = self._replayer(function, start)
-        others = {} if again is None else self._repetition.differences(values, again)
-        wrong = self._judge(replayer, plan, values, start.known, thorough=self._probes)
-        wrong = [w for w in wrong if self._is_confirmed(w, replayer, launch, plan, values, again)]
-        reported = self._report_unsteady(replayer, launch, plan, values, others)
+        others = {} if again is None else self._repetition.differences(at.values, again)
+        wrong = [w for w in self._judge(at, thorough=self._probes) if self._is_confirmed(w, at, again)]
+        reported = self._report_unsteady(at, others)
         wrong = [w for w in wrong if w.target.variable not in reported]
-        if not start.suspect:
-            self._found(launch, plan, wrong, start.through, replayer)
+        if not at.start.suspect:
+            self._report_wrong(at, wrong)
             if self._probes and again is not None and not wrong and not others:
-                self._try_other_data(replayer, launch, plan, values, again)
+                self._try_other_data(at, again)
         return bool(wrong)
 
     def _start(self, plan: LaunchPlan, values: Values) -> _Start:
@@ -200,52 +201,33 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _is_confirmed(
-        self,
-        wrong: Wrong,
-        replayer: Replayer,
-        launch: Launch,
-        plan: LaunchPlan,
-        values: Values,
-        again: Callable[..., Any] | None,
-    ) -> bool:
+    def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
         coherent = wrong.judgement.coherent
         if coherent is None:
             return True
-        inputs = {**values, **self._before}
-        others = None if again is None else shaken_data(launch, plan, inputs, values)
-        known = None if others is None else self._known(plan, others)
-        if again is None or others is None or known is None:
+        others = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
+        if again is None or others is None:
             return coherent.sigmas >= _UNCONFIRMED_SIGMAS
-        elsewhere = replayer.instead({n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in known.items()})
-        again(**{name: t for name, t in others.items() if name in launch.operands})
-        actual = _result({**values, **others}[wrong.target.variable], wrong.target)
-        if actual is None:
-            return False
-        second = elsewhere.coherent(wrong.target.node, actual)
+        known = {
+            node: _copy(value) if isinstance(value, torch.Tensor) else value
+            for name, held in at.plan.known.items()
+            if (value := self._in_shape(others.get(name, at.values[name]), name, held)) is not None
+            for node in held.nodes
+        }
+        again(**{name: t for name, t in others.items() if name in at.launch.operands})
+        actual = _result({**at.values, **others}[wrong.target.variable], wrong.target)
+        second = None if actual is None else at.replayer.instead(known).coherent(wrong.target.node, actual)
         return second is not None and coherent.agrees(second)
 
-    def _known(self, plan: LaunchPlan, values: Values) -> Known | None:
-        """The nodes that a launch's operands are the values of; None if a shape is not known."""
-        known: Known = {}
-        for name, held in plan.known.items():
-            value = self._in_shape(values[name], name, held)
-            if value is None:
-                return None
-            known.update(dict.fromkeys(held.nodes, value))
-        return known
-
-    def _judge(
-        self, replayer: Replayer, plan: LaunchPlan, values: Values, known: Known, *, thorough: bool = False
-    ) -> list[Wrong]:
+    def _judge(self, at: _Launched, *, thorough: bool = False) -> list[Wrong]:
         wrong: list[Wrong] = []
-        for target in plan.targets:
-            actual = _result(values[target.variable], target)
+        for target in at.plan.targets:
+            actual = _result(at.values[target.variable], target)
             if actual is None:
                 continue
             try:
-                judgement = replayer.judge(target.node, actual, thorough=thorough)
+                judgement = at.replayer.judge(target.node, actual, thorough=thorough)
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
@@ -253,81 +235,59 @@ class ValuesWatch(CallWatch):
                 self._skip(target, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}")
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
-                self._checked.update((target.buffer, *plan.inner))
+                self._checked.update((target.buffer, *at.plan.inner))
                 if judgement.outcome is not Outcome.RIGHT:
-                    wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=known))
+                    wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
         return wrong
 
-    def _report_unsteady(
-        self,
-        replayer: Replayer,
-        launch: Launch,
-        plan: LaunchPlan,
-        values: Values,
-        others: Mapping[str, torch.Tensor],
-    ) -> set[str]:
+    def _report_unsteady(self, at: _Launched, others: Mapping[str, torch.Tensor]) -> set[str]:
         """Report what came out otherwise when the launch ran again; return the variables that need no other finding.
 
         One that rounding does not explain is one finding, whether or not it came out right this time.
         """
         reported = set()
-        for unsteady in _unsteady(replayer, plan, values, others):
-            result = unsteady.target.node if unsteady.target is not None else plan.nodes[-1]
-            finding = unsteady_finding(self._program, launch, plan, unsteady)
-            self._report(self._program, finding, partial(exhibit_of, replayer, result))
+        for unsteady in _unsteady(at, others):
+            result = unsteady.target.node if unsteady.target is not None else at.plan.nodes[-1]
+            finding = unsteady_finding(self._program, at.launch, at.plan, unsteady)
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, result))
             if unsteady.rounding is False:
                 reported.add(unsteady.name)
         return reported
 
-    def _found(
-        self, launch: Launch, plan: LaunchPlan, wrong: list[Wrong], through: tuple[str, ...], replayer: Replayer
-    ) -> None:
-        for each, finding in findings_for(self._program, launch, plan, wrong, through):
-            self._report(self._program, finding, partial(exhibit_of, replayer, each.target.node))
+    def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
+        for each, finding in findings_for(self._program, at.launch, at.plan, wrong, at.start.through):
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, each.target.node))
 
-    def _try_other_data(
-        self, replayer: Replayer, launch: Launch, plan: LaunchPlan, values: Values, again: Callable[..., Any]
-    ) -> None:
+    def _try_other_data(self, at: _Launched, again: Callable[..., Any]) -> None:
         """Judge what the kernel makes of data that would show what this call's may hide."""
-        for others, filled in other_data(launch, plan, values):
-            again(**{name: t for name, t in others.items() if name in launch.operands})
-            known = self._known(plan, {**values, **others})
-            if known is None:
-                return
-            elsewhere = replayer.instead(known)
-            wrong = self._judge(elsewhere, plan, {**values, **others}, known)
+        for others, filled in other_data(at.launch, at.plan, at.values):
+            again(**{name: t for name, t in others.items() if name in at.launch.operands})
+            values = {**at.values, **others}
+            start = self._start(at.plan, values)
+            elsewhere = replace(at, values=values, start=start, replayer=at.replayer.instead(start.known))
+            wrong = [replace(w, filled=filled) for w in self._judge(elsewhere)]
             if wrong:
-                self._found(launch, plan, [replace(w, filled=filled) for w in wrong], (), elsewhere)
+                self._report_wrong(elsewhere, wrong)
                 break
 
     def _skip(self, target: Target, reason: str) -> None:
         self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
 
 
-def _unsteady(
-    replayer: Replayer, plan: LaunchPlan, values: Values, others: Mapping[str, torch.Tensor]
-) -> Iterator[Unsteady]:
+def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
     """What the launch made of the same operands when it ran again, where that was something else."""
-    for name, other in others.items() if plan.nodes else ():
-        target = next((t for t in plan.targets if t.variable == name), None)
+    for name, other in others.items() if at.plan.nodes else ():
+        first = at.values[name]
+        target = next((t for t in at.plan.targets if t.variable == name), None)
         steady = rounding = None
         if target is not None:
             try:
-                both = [replayer.judge(target.node, actual) for actual in (values[name], other)]
+                both = [at.replayer.judge(target.node, actual) for actual in (first, other)]
                 steady = not bool(other_bits(both[0].eager, both[1].eager).any())
-                rounding = all(_is_noise(j, values[name], other) for j in both)
+                rounding = all(is_noise(judgement, first, other) for judgement in both)
             except (Unavailable, RuntimeError) as e:
                 log.debug("cannot say what eager makes of %s: %s", name, e)
-        yield Unsteady(name=name, target=target, first=values[name], second=other, eager=steady, rounding=rounding)
-
-
-def _is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results differ by rounding: both are right, or they are wrong by much more than they differ."""
-    if judgement.bad is None or judgement.centre is None:
-        return True
-    spread = (one - other).abs().to(torch.float64) if one.dtype is not torch.bool else (one ^ other).double()
-    error = (one.to(judgement.centre.dtype) - judgement.centre).abs()[judgement.bad]
-    return float(spread[judgement.bad].max()) <= _NOISE * float(error.max())
+        yield Unsteady(name=name, target=target, first=first, second=other, eager=steady, rounding=rounding)
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:

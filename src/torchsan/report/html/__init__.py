@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from torchsan.report.html.page import check_html_target, render_html, write_html
+from torchsan.recording import Reader
+from torchsan.report.exporter import Exporter
 
-__all__ = ["check_html_target", "render_html", "write_html"]
+__all__ = ["HtmlExporter"]
+
+
+class HtmlExporter(Exporter[Reader]):
+    """Writes the page of a recording."""
+
+    name = "html"
+    help = "write the report as a web page to FILE"
+
+    def render(self, subject: Reader) -> str:
+        # Here, because a command adds the flag whether or not it is used.
+        from torchsan.report.html.page import render_html
+
+        return render_html(subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchsan.report.html.bounds import Cutter, cut, number
+from torchsan.report.html.sources import Cutter, cut, number
 
 _CELLS = 5000
 _ROWS = 64

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Any
 
+from torchsan.graphs.printed import try_parse
 from torchsan.recording import Reader
-from torchsan.records import GraphNodes, GraphRecord, NodeRecord, SourceLine, decode
-from torchsan.report.html.bounds import cut
-from torchsan.report.html.sources import Lines
+from torchsan.records import GraphNodes, NodeRecord, SourceLine, decode
+from torchsan.report.html.sources import Lines, cut
 
-_NODE = re.compile(
-    r"""\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*["'](?P<type>[^"']*)["'])?\s*=\s*(?P<op>[\w.\[\]]+)(?:\((?P<args>.*))?"""
-)
-_FILE = re.compile(r"\s*# File: (?P<file>.+?):(?P<line>\d+) in [^,]*(?:, code: (?P<code>.*))?$")
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _MOST_TEXT = 400
 
 
@@ -25,16 +18,19 @@ def recorded_nodes(recording: Reader) -> dict[tuple[int, str], GraphNodes]:
     return {(g.graph, g.direction.value): g for g in found}
 
 
-def node_table(graph: GraphRecord, recorded: GraphNodes | None, text: str, lines: Lines) -> list[list[Any]]:
+def node_table(recorded: GraphNodes | None, text: str, lines: Lines) -> list[list[Any]]:
     """For each node: name, operator, type, inputs, number of its source line or None, line in the graph's text."""
-    shown = {node.name: (node, source, n) for node, source, n in _read(text)}
+    graph = try_parse(text)
+    shown = {node.name: node for node in graph.computed()} if graph is not None else {}
     if recorded is None:
-        return [_row(node, source, n, lines) for node, source, n in shown.values()]
-    places = {name: n for name, (_, _, n) in shown.items()}
+        return [
+            _row(NodeRecord(name=n.name, op=n.op, inputs=n.parents, type=n.kind), n.source, n.line, lines)
+            for n in shown.values()
+        ]
     # Inputs stand in the line that begins the graph.
-    start = next((n for n, line in enumerate(text.splitlines(), 1) if line.lstrip().startswith("def ")), 0)
+    start = graph.line if graph is not None else 0
     return [
-        _row(node, _source(recorded, node.source), places.get(node.name, start), lines)
+        _row(node, _source(recorded, node.source), shown[node.name].line if node.name in shown else start, lines)
         for node in recorded.nodes
         if node.op != "output"
     ]
@@ -49,26 +45,7 @@ def _row(node: NodeRecord, source: SourceLine | None, line: int, lines: Lines) -
         cut(node.name, _MOST_TEXT),
         cut(node.op, _MOST_TEXT),
         cut(node.type, _MOST_TEXT),
-        [cut(name, _MOST_TEXT) for name in node.inputs[:50]],
+        [cut(name, _MOST_TEXT) for name in dict.fromkeys(node.inputs[:50])],
         lines.number(source) if source is not None else None,
         line,
     ]
-
-
-def _read(text: str) -> Iterator[tuple[NodeRecord, SourceLine | None, int]]:
-    """The nodes of a graph as `print_readable` writes it, their source lines, and where they stand."""
-    source: SourceLine | None = None
-    for n, line in enumerate(text.splitlines(), 1):
-        if len(line) > 20_000:
-            continue
-        file = _FILE.match(line)
-        if file is not None:
-            source = SourceLine(file=file["file"], line=int(file["line"][:9]), code=file["code"] or "")
-        elif line.lstrip().startswith("# No stacktrace"):
-            source = None
-        elif (node := _NODE.match(line)) is not None and not line.lstrip().startswith(("#", "class", "def")):
-            # `;  x = None` drops a value that is no longer needed.
-            arguments = (node["args"] or node["op"]).split(";")[0]
-            inputs = tuple(dict.fromkeys(_NAME.findall(arguments)))[:50]
-            op = node["op"].removeprefix("torch.ops.")
-            yield NodeRecord(name=node["name"], op=op, inputs=inputs, type=node["type"] or ""), source, n

@@ -1,4 +1,7 @@
-"""Puts the page together: one file, whose data is text to the browser and whose script and style are ours alone."""
+"""The page: what it shows of a recording as plain JSON values, and one file with that, our script and our style.
+
+Executes nothing from the recording, and needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,30 @@ import hashlib
 import html
 import json
 import re
+import shlex
+from collections import defaultdict
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from torchsan._version import __version__
 from torchsan.recording import Reader
-from torchsan.report.html.model import Model, build
-from torchsan.report.json_report import check_target, write_target
+from torchsan.records import Finding, GraphRecord, Watched, decode, encode
+from torchsan.report.findings import skipped_by_reason
+from torchsan.report.html.evidence import evidence_model
+from torchsan.report.html.nodes import node_table, recorded_nodes
+from torchsan.report.html.parts import (
+    MOST_VALUES,
+    GraphKey,
+    blamed_launch,
+    fastest,
+    graph_model,
+    memory_part,
+    values_part,
+)
+from torchsan.report.html.sources import Artifacts, Cutter, Lines, cut, cut_all
+from torchsan.report.verdict import verdict
+from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
 _SCRIPTS = ("dom", "source", "pictures", "kernel", "verdict", "findings", "program", "memory", "values", "artifacts")
 _SCRIPTS_LAST = ("search", "app")
@@ -74,11 +95,140 @@ def _block(name: str, kind: str, text: str) -> str:
     return f'<script type="{kind}" id="{name}">{text}</script>'
 
 
-def check_html_target(target: str) -> None:
-    """Raise UsageError if a page cannot be written there, before a long run finds out; `-` is standard output."""
-    check_target("--html", target)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """`index` is what the page needs at once; `parts` what it unpacks when somebody looks, by name."""
+
+    index: dict[str, Any]
+    parts: dict[str, Any]
 
 
-def write_html(recording: Reader, target: str) -> None:
-    """Write the page to a file, at once or not at all, or to standard output for `-`."""
-    write_target("--html", target, render_html(recording))
+def build(recording: Reader) -> Model:
+    """Return the model of a recording. Raise RecordingError if a record is malformed."""
+    lines = Lines(recording.manifest.cwd)
+    artifacts = Artifacts(recording)
+    graphs = recording.graphs()
+    positions: dict[GraphKey, int] = {(g.id, g.direction.value): i for i, g in enumerate(graphs)}
+    watched = recording.events("watched")
+    values = [decode(Watched, body.get("watched")) for body in watched[:MOST_VALUES]]
+    parts: dict[str, Any] = {}
+    shown = _graphs(recording, values, lines, artifacts, parts)
+    parts["values"] = values_part(values, positions, len(watched))
+    memory = memory_part(recording, positions, lines)
+    parts["memory"] = memory
+    kept = _kept(recording)
+    findings = [_finding(f, graphs, positions, lines) | {"repro": f.id in kept} for f in recording.findings()]
+    artifacts.add_others()
+    artifacts.add_files(lines)
+    index = {
+        "torchsan": __version__,
+        "run": _run(recording),
+        "verdict": _verdict(recording),
+        "coverage": _coverage(recording),
+        "findings": findings,
+        "graphs": shown,
+        "lines": lines.table(),
+        "files": lines.names(),
+        "artifacts": artifacts.found,
+        "memory": {"calls": len(memory)},
+        "values": {"all": len(watched), "shown": len(values)},
+    }
+    return Model(index=index, parts=parts | artifacts.parts)
+
+
+def _graphs(
+    recording: Reader,
+    values: list[Watched],
+    lines: Lines,
+    artifacts: Artifacts,
+    parts: dict[str, Any],
+) -> list[dict[str, Any]]:
+    nodes, times = recorded_nodes(recording), fastest(recording)
+    findings: dict[GraphKey, list[Finding]] = defaultdict(list)
+    for f in recording.findings():
+        if f.graph is not None:
+            findings[f.graph.id, f.graph.direction.value].append(f)
+    seen: dict[tuple[int | None, str | None], list[Watched]] = defaultdict(list)
+    for w in values:
+        seen[w.graph, w.direction].append(w)
+    shown = []
+    for i, graph in enumerate(recording.graphs()):
+        key = (graph.id, graph.direction.value)
+        texts = {name: artifacts.read(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
+        wrapper = read_wrapper(texts["wrapper"]) if texts["wrapper"] else Wrapper()
+        model = graph_model(
+            graph,
+            findings=findings[key],
+            times=times.get(key, {}),
+            values=seen[key],
+            checked=recording.checked(graph.id, graph.direction),
+            wrapper=wrapper,
+            lines=lines,
+        )
+        parts[f"nodes-{i}"] = node_table(nodes.get(key), texts["graph"], lines)
+        shown.append({**model, **artifacts.add_graph(i, graph.artifacts, wrapper)})
+    return shown
+
+
+def _finding(
+    finding: Finding, graphs: list[GraphRecord], positions: dict[GraphKey, int], lines: Lines
+) -> dict[str, Any]:
+    ref = finding.graph
+    place = positions.get((ref.id, ref.direction.value)) if ref is not None else None
+    return {
+        "id": cut(finding.id, 20),
+        "kind": finding.kind.value,
+        "severity": finding.severity.value,
+        "check": finding.check.value,
+        "stage": finding.stage and finding.stage.value,
+        "pass": finding.pass_ and cut(finding.pass_, 300),
+        "graph": place,
+        "label": f"{ref.id} {ref.direction.value}" if ref is not None else None,
+        "kernel": finding.kernel and cut(finding.kernel, 300),
+        "launch": blamed_launch(finding, graphs[place]) if place is not None and finding.kernel else None,
+        "buffer": finding.buffer and cut(finding.buffer, 300),
+        "nodes": cut_all(finding.nodes, 100),
+        "ops": cut_all(finding.ops, 100),
+        "source": lines.numbers(finding.source[:50]),
+        "message": cut(finding.message, 1500),
+        **evidence_model(finding.evidence),
+    }
+
+
+def _kept(recording: Reader) -> set[str]:
+    """The findings of which enough was kept for `torchsan repro`."""
+    exhibits = [body.get("exhibit") for body in recording.events("exhibit")]
+    return {e["finding"] for e in exhibits if isinstance(e, dict) and isinstance(e.get("finding"), str)}
+
+
+def _run(recording: Reader) -> dict[str, Any]:
+    manifest = recording.manifest
+    options = {k: v for k, v in encode(manifest.options).items() if v not in (None, False, [])}
+    return {
+        "command": cut(shlex.join(["torchsan", "run", *manifest.command]), 1000),
+        "name": cut(recording.path.name, 200),
+        **{k: cut(getattr(manifest, k), 300) for k in ("cwd", "started", "torch", "torchsan", "python", "platform")},
+        "seed": recording.seed,
+        "options": Cutter(500, 40)(options),
+        "environment": Cutter(500, 60)(manifest.environment),
+    }
+
+
+def _verdict(recording: Reader) -> dict[str, Any]:
+    outcome = verdict(recording)
+    return {
+        "status": outcome.status.value,
+        "exit": outcome.exit,
+        "reasons": [cut(r) for r in outcome.reasons],
+        "program": {"exit": recording.program.exit, "signal": recording.program.signal},
+    }
+
+
+def _coverage(recording: Reader) -> dict[str, Any]:
+    coverage = recording.coverage()
+    ordered = skipped_by_reason(coverage)
+    return {
+        **{k: getattr(coverage, k) for k in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")},
+        "skipped": [[cut(reason, 1000), len(what), cut_all(what, 200)] for reason, what in ordered[:200]],
+        "reasons": len(ordered),
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchsan.recording import Reader
@@ -21,8 +20,7 @@ from torchsan.records import (
     Watched,
     decode,
 )
-from torchsan.report.html.bounds import cut, number
-from torchsan.report.html.sources import Lines
+from torchsan.report.html.sources import Lines, cut, cut_all, number
 from torchsan.torch_internals.wrapper.outline import Wrapper
 
 GraphKey = tuple[int, str]
@@ -59,18 +57,17 @@ def blamed_launch(finding: Finding, graph: GraphRecord) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flow:
-    """For each launch: the launch that wrote each of its operands last, and those that read each of its results."""
-
-    came_from: Mapping[tuple[int, str], int]
-    goes_to: Mapping[tuple[int, str], Sequence[int]]
+_Operand = tuple[int, str]
+"""The number of a launch, and a name that it reads or writes."""
 
 
-def _flow(kernels: Iterable[KernelRecord], aliases: Mapping[str, str]) -> _Flow:
-    came_from: dict[tuple[int, str], int] = {}
-    goes_to: dict[tuple[int, str], list[int]] = defaultdict(list)
-    last: dict[str, tuple[int, str]] = {}
+def _flow(
+    kernels: Iterable[KernelRecord], aliases: Mapping[str, str]
+) -> tuple[dict[_Operand, int], dict[_Operand, list[int]]]:
+    """Return for each operand the launch that wrote it last, and for each result those that read it."""
+    came_from: dict[_Operand, int] = {}
+    goes_to: dict[_Operand, list[int]] = defaultdict(list)
+    last: dict[str, _Operand] = {}
     for kernel in kernels:
         for name in kernel.reads:
             found = _follow(name, aliases, last)
@@ -78,10 +75,10 @@ def _flow(kernels: Iterable[KernelRecord], aliases: Mapping[str, str]) -> _Flow:
                 came_from[kernel.nth, name] = found[0]
                 goes_to[found].append(kernel.nth)
         last.update({name: (kernel.nth, name) for name in kernel.writes})
-    return _Flow(came_from=came_from, goes_to=goes_to)
+    return came_from, goes_to
 
 
-def _follow(name: str, aliases: Mapping[str, str], last: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
+def _follow(name: str, aliases: Mapping[str, str], last: Mapping[str, _Operand]) -> _Operand | None:
     seen: set[str] = set()
     while name not in last and name in aliases and name not in seen:
         seen.add(name)
@@ -105,14 +102,14 @@ def graph_model(
         nth = blamed_launch(finding, graph)
         if nth is not None:
             blamed[nth].append(finding)
-    flow = _flow(graph.kernels, wrapper.aliases)
+    came_from, goes_to = _flow(graph.kernels, wrapper.aliases)
     wanted = set(graph.buffers)
     ranges = _ranges(values)
     return {
         "id": graph.id,
         "direction": graph.direction.value,
         "seconds": number(graph.compile_seconds, 4),
-        "inputs": [cut(name, 200) for name in graph.inputs[:2000]],
+        "inputs": cut_all(graph.inputs, 2000),
         "buffers": len(graph.buffers),
         "checked": len(checked & wanted),
         "kernels": [
@@ -120,10 +117,10 @@ def graph_model(
                 "nth": k.nth,
                 "name": cut(k.name, 300),
                 "kind": k.kind.value,
-                "reads": [[cut(n, 200), flow.came_from.get((k.nth, n))] for n in k.reads[:_NAMES]],
-                "writes": [[cut(n, 200), flow.goes_to.get((k.nth, n), [])[:_NAMES]] for n in k.writes[:_NAMES]],
-                "nodes": [cut(n, 200) for n in k.nodes[:_NAMES]],
-                "ops": [cut(n, 200) for n in k.ops[:_NAMES]],
+                "reads": [[cut(n, 200), came_from.get((k.nth, n))] for n in k.reads[:_NAMES]],
+                "writes": [[cut(n, 200), goes_to.get((k.nth, n), [])[:_NAMES]] for n in k.writes[:_NAMES]],
+                "nodes": cut_all(k.nodes, _NAMES),
+                "ops": cut_all(k.ops, _NAMES),
                 "source": lines.numbers(k.source[:_NAMES]),
                 "verdict": _verdict(k, blamed[k.nth], checked, wanted),
                 "findings": [f.id for f in blamed[k.nth]],
@@ -207,18 +204,11 @@ def _call(call: MemoryCall, graphs: dict[GraphKey, int], lines: Lines) -> dict[s
 MOST_VALUES = 100_000
 """What a page takes along; the rest is in the recording."""
 
-_NUMBERS = ("minimum", "maximum", "mean", "std")
-_COUNTS = ("count", "nan", "posinf", "neginf", "zeros", "subnormals")
-
-
-class _Names:
-    """Texts that come again and again, each once."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self.texts.setdefault(cut(text, 300), len(self.texts))
+_STATISTICS = {
+    **dict.fromkeys(("minimum", "maximum", "mean", "std"), 6),
+    **dict.fromkeys(("count", "nan", "posinf", "neginf", "zeros", "subnormals")),
+}
+"""Of each value, with how many digits; None for all."""
 
 
 def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int], watched: int) -> dict[str, Any]:
@@ -226,7 +216,11 @@ def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int], watched:
 
     `graph` is a position in the page's graphs, -1 for probes; texts are positions in `texts`.
     """
-    text = _Names()
+    texts: dict[str, int] = {}  # They come again and again.
+
+    def text(shown: str) -> int:
+        return texts.setdefault(cut(shown, 300), len(texts))
+
     summaries = [w.summary for w in values]
     columns: dict[str, list[Any]] = {
         "graph": [_graph(w, graphs) for w in values],
@@ -241,11 +235,9 @@ def values_part(values: Sequence[Watched], graphs: dict[GraphKey, int], watched:
         "note": [text(_note(w)) for w in values],
         "elements": [_elements(s) for s in summaries],
     }
-    for name in _NUMBERS:
-        columns[name] = [number(getattr(s, name), 6) if s is not None else None for s in summaries]
-    for name in _COUNTS:
-        columns[name] = [number(getattr(s, name)) if s is not None else None for s in summaries]
-    return {"texts": list(text.texts), "columns": columns, "all": watched}
+    for name, digits in _STATISTICS.items():
+        columns[name] = [number(getattr(s, name), digits) if s is not None else None for s in summaries]
+    return {"texts": list(texts), "columns": columns, "all": watched}
 
 
 def _graph(w: Watched, graphs: dict[GraphKey, int]) -> int:

@@ -1,52 +1,74 @@
-"""The texts of a recording: each read once, cut if it is very long, and packed into a part of the page of its own."""
+"""The texts of a recording, cut so that the page stays small and can be laid out whatever the recording holds."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.records import SourceLine
-from torchsan.report.html.bounds import cut, shorten_path
 from torchsan.torch_internals.wrapper.outline import Wrapper
+
+_DEPTH = 12
+
+
+def cut(text: str, limit: int = 2000) -> str:
+    """Return the text, or its beginning and a note of how long it is. Lone surrogates, which UTF-8 lacks, go."""
+    if len(text) > limit:
+        text = f"{text[:limit]}… ({len(text):,} characters in all)"
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def cut_all(texts: Iterable[str], most: int, limit: int = 200) -> list[str]:
+    """Return the first texts, each cut."""
+    return [cut(text, limit) for text in itertools.islice(texts, most)]
+
+
+class Cutter:
+    """Cuts any JSON value to a bounded one: texts, lists, dictionaries and nesting."""
+
+    def __init__(self, text: int = 2000, items: int = 200, total: int = 20_000) -> None:
+        """`text` characters a string, `items` a list or dictionary, `total` values in all."""
+        self._text, self._items, self._left = text, items, total
+
+    def __call__(self, value: Any, depth: int = 0) -> Any:
+        """Return `value`, or a smaller one that says what was left out."""
+        self._left -= 1
+        if isinstance(value, str):
+            return cut(value, self._text)
+        if isinstance(value, list | tuple | dict):
+            if depth >= _DEPTH or self._left <= 0:
+                return f"… ({len(value):,} items, not shown)"
+            more = len(value) - self._items
+            if isinstance(value, dict):
+                shown = {cut(str(k), 200): self(v, depth + 1) for k, v in list(value.items())[: self._items]}
+                return shown | ({"…": f"{more:,} more"} if more > 0 else {})
+            return [self(v, depth + 1) for v in value[: self._items]] + ([f"… {more:,} more"] if more > 0 else [])
+        return number(value)
+
+
+def number(value: Any, digits: int | None = None) -> Any:
+    """Return a number as JSON has it: non-finite ones as texts, floats with so many digits if that is asked for.
+
+    Complex numbers become texts, and so do integers that a browser would round.
+    """
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else cut(str(value) if value.bit_length() < 4096 else hex(value), 60)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        return value if digits is None else float(f"{value:.{digits}g}")
+    return cut(str(value), 60)
+
 
 _LONGEST = 12_000_000
 """Characters of one text. A wrapper with 2,000 kernels has some 8 million; packed, it is a tenth of that."""
 _ALL = 60_000_000
-
-
-class Texts:
-    """Reads artifacts, and numbers the texts that the page takes along."""
-
-    def __init__(self, recording: Reader) -> None:
-        self._recording = recording
-        self._read: dict[str, str] = {}
-        self._left = _ALL
-        self.parts: dict[str, Any] = {}
-
-    def read(self, name: str) -> str:
-        """The text of an artifact; one that cannot be read is a text that says so."""
-        if name not in self._read:
-            try:
-                self._read[name] = self._recording.artifact(name)
-            except RecordingError as e:
-                self._read[name] = f"({e})"
-        return self._read[name]
-
-    def part(self, name: str) -> dict[str, Any]:
-        """Put an artifact into the page. Return its part, and its size as it is and as it is shown."""
-        text = self.read(name)
-        shown = text[: max(0, min(_LONGEST, self._left))]
-        self._left -= len(shown)
-        key = f"text-{len(self.parts)}"
-        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
-        return {
-            "text": key,
-            "bytes": len(text.encode("utf-8", "replace")),
-            "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
-            "cut": len(text) if len(shown) < len(text) else None,
-        }
 
 
 class Lines:
@@ -76,8 +98,9 @@ class Lines:
         ]
 
     def names(self) -> list[list[str]]:
-        """For each file: its path as it is shown, and in full."""
-        return [[cut(shorten_path(file, self._cwd), 300), cut(file, 500)] for file in self.files]
+        """For each file: its path from the folder that the program ran in, as the user types it, and in full."""
+        below = self._cwd.rstrip("/\\") + ("\\" if "\\" in self._cwd else "/")
+        return [[cut(file.removeprefix(below), 300), cut(file, 500)] for file in self.files]
 
 
 _KINDS = {"graph": "FX graph", "wrapper": "wrapper"}
@@ -86,12 +109,29 @@ _OTHERS = 500
 
 
 class Artifacts:
-    """Collects the artifacts of a page, and numbers them in the order in which they come."""
+    """Reads the texts of a recording, each once, and numbers those that the page takes along.
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+    `parts` are the texts by name, cut if they are very long; `found` says what each of them is.
+    """
+
+    def __init__(self, recording: Reader) -> None:
+        self._recording = recording
+        self._read: dict[str, str] = {}
         self._taken: set[str] = set()
+        self._left = _ALL
+        self.parts: dict[str, str] = {}
         self.found: list[dict[str, Any]] = []
+
+    def read(self, name: str | None) -> str:
+        """The text of an artifact; one that cannot be read is a text that says so, and None an empty one."""
+        if name is None:
+            return ""
+        if name not in self._read:
+            try:
+                self._read[name] = self._recording.artifact(name)
+            except RecordingError as e:
+                self._read[name] = f"({e})"
+        return self._read[name]
 
     def add_graph(self, graph: int, artifacts: dict[str, str], wrapper: Wrapper) -> dict[str, Any]:
         """Add the texts of a graph, and the kernels of its wrapper. Return the numbers that they got.
@@ -119,9 +159,9 @@ class Artifacts:
             )
         return {"artifacts": numbers, "definitions": definitions}
 
-    def add_others(self, recording: Reader) -> None:
+    def add_others(self) -> None:
         """Add the texts of the recording that belong to no graph."""
-        for name in recording.artifacts()[:_OTHERS]:
+        for name in self._recording.artifacts()[:_OTHERS]:
             if name not in self._taken:
                 self._add(name, "text", None)
 
@@ -140,14 +180,23 @@ class Artifacts:
             )
 
     def _add(self, name: str, kind: str, graph: int | None) -> int:
+        """Put an artifact into the page, with its size as it is and as it is shown. Return its number."""
         self._taken.add(name)
+        text = self.read(name)
+        shown = text[: max(0, min(_LONGEST, self._left))]
+        self._left -= len(shown)
+        key = f"text-{len(self.parts)}"
+        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
         entry = {
             "kind": kind,
             "name": cut(name, 300),
             "path": cut(f"artifacts/{name}", 300),
             "language": _LANGUAGES.get(name.rpartition(".")[2], "text"),
             "graph": graph,
-            **self._texts.part(name),
+            "text": key,
+            "bytes": len(text.encode("utf-8", "replace")),
+            "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
+            "cut": len(text) if len(shown) < len(text) else None,
         }
         self.found.append(entry)
         return len(self.found) - 1

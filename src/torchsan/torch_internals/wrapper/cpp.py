@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torchsan.records import KernelKind
@@ -39,7 +39,10 @@ class Site:
 
 @dataclass(slots=True)
 class Wrapper:
-    """`entered` is the line after which the inputs have their names; `outputs` are lines that give a variable away."""
+    """`entered` is the line after which the inputs have their names; `outputs` are lines that give a variable away.
+
+    `first` and `last` are the lines of the function that runs the model.
+    """
 
     inputs: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
@@ -49,25 +52,35 @@ class Wrapper:
     """Line, number and variable."""
     entered: int = -1
     first: int = 0
-    reads: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """The tensors that each line looks at."""
+    last: int = 0
     text: str = ""
     """All that this was read from: read again, it gives the same."""
     unread: list[str] = field(default_factory=list)
     """Statements that may launch something and were not understood."""
 
     def function(self) -> Function:
-        """The same as the model of a Python wrapper has it, in lines that count from 1."""
-        last = max([self.first, *self.reads, *(line for line, _, _ in self.outputs)])
-        body = [f"    ({''.join(f'{n}, ' for n in self.reads.get(i, ()))})" for i in range(self.first + 1, last + 1)]
+        """Return the function as the model of a Python wrapper has it, in lines that count from 1."""
         results = [name for _, _, name in sorted(self.outputs, key=lambda o: o[1])]
-        text = "\n" * self.first + "\n".join(
-            ["def call(args):", *body, f"    return ({''.join(f'{n}, ' for n in results)})"]
+        reads = [
+            ast.Expr(value=_names(step.operands if isinstance(step, Launch) else [step.source], step.line))
+            for step in self.steps
+            if isinstance(step, Launch | Alias)
+        ]
+        # The model asks a function's body only where names are read and which are returned.
+        node = ast.FunctionDef(
+            name="call",
+            args=ast.arguments(posonlyargs=[], args=[ast.arg(arg="args")], kwonlyargs=[], kw_defaults=[], defaults=[]),
+            body=[*reads, ast.Return(value=_names(results, self.last + 1))],
+            decorator_list=[],
+            lineno=self.first + 1,
         )
-        node = ast.parse(text).body[0]
-        assert isinstance(node, ast.FunctionDef)
         inputs = (*self.inputs, *self.constants)
         return Function(name="call", method=False, inputs=inputs, steps=tuple(self.steps), node=node)
+
+
+def _names(names: Iterable[str], line: int) -> ast.Tuple:
+    elements: list[ast.expr] = [ast.Name(id=n, ctx=ast.Load(), lineno=line, col_offset=0) for n in names]
+    return ast.Tuple(elts=elements, ctx=ast.Load(), lineno=line, col_offset=0)
 
 
 def read_wrapper(text: str) -> Wrapper | None:
@@ -79,7 +92,7 @@ def read_wrapper(text: str) -> Wrapper | None:
         return None
     declared = list(_DECLARED.finditer(text))
     reader = _Reader({match[1]: _parameters(match[2]) for match in declared})
-    reader.wrapper.first = start
+    reader.wrapper.first, reader.wrapper.last = start, end
     reader.wrapper.text = "\n".join([*(match[0] for match in declared), *lines[start : end + 1]])
     for first, last, statement in _statements(lines, start, end):
         reader.read(first, last, statement)
@@ -96,7 +109,7 @@ def _statements(lines: list[str], start: int, end: int) -> Iterator[tuple[int, i
             first = i
         parts.append(line)
         depth += line.count("(") - line.count(")")
-        if depth <= 0 and line.rstrip().endswith((";", "{", "}", "")):
+        if depth <= 0:
             yield first, i, "\n".join(parts)
             parts, depth = [], 0
 
@@ -126,24 +139,22 @@ class _Reader:
         wrapper = self.wrapper
         if match := _INPUT.match(text):
             wrapper.inputs.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif match := _CONSTANT.match(text):
             wrapper.constants.append(match[1])
-            self._named(match[1])
+            self._tensors.add(match[1])
         elif text.strip() == "inputs.clear();":
             wrapper.entered = last
         elif match := _OWNED.match(text):
-            self._named(match[1])
+            self._tensors.add(match[1])
             self._owned(match[1], last)
         elif match := _REUSED.match(text):
-            self._named(match[1])
-            wrapper.reads[first] = (match[2],)
+            self._tensors.add(match[1])
             wrapper.steps.append(Alias(name=match[1], source=match[2], line=last + 1, reused=True))
         elif match := _WRAPPED.match(text):
             source = self._first_tensor(match[2])
-            self._named(match[1])
+            self._tensors.add(match[1])
             if source is not None:
-                wrapper.reads[first] = (source,)
                 wrapper.steps.append(Alias(name=match[1], source=source, line=last + 1, reused=False))
         elif match := _OUTPUT.match(text):
             wrapper.outputs.append((first, int(match[1]), match[2]))
@@ -153,9 +164,6 @@ class _Reader:
             self._fused(match[1], _split(match[2]), first, last)
         elif "launchKernel" in text or re.match(r"\s*(kernels\.|call_)\w+\(", text):
             wrapper.unread.append(text.strip()[:200])
-
-    def _named(self, name: str) -> None:
-        self._tensors.add(name)
 
     def _first_tensor(self, text: str) -> str | None:
         return next((word for word in _WORD.findall(text) if word in self._tensors), None)
@@ -186,7 +194,6 @@ class _Reader:
         nth = len(self.wrapper.sites) + len(self._waiting)
         launch = Launch(nth=nth, kernel=kernel, kind=kind, arguments=tuple(arguments), result=None, line=first + 1)
         self.wrapper.steps.append(launch)
-        self.wrapper.reads[first] = launch.operands
         if new:
             self._waiting.append((launch, first, new))
         else:

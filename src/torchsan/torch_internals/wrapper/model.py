@@ -6,6 +6,7 @@ import ast
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torchsan.records import KernelKind
 
@@ -69,7 +70,7 @@ class Bind:
     line: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Launch:
     """One call of a kernel. `nth` counts the launch sites of the whole program in source order."""
 
@@ -83,18 +84,18 @@ class Launch:
     bases: tuple[str, ...] = ()
     """Variables that hold a whole of which the launch writes a part (the result of a concatenation)."""
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """The variables whose storage it reads, each once."""
         return tuple(dict.fromkeys(a.base for a in self.arguments if a.base is not None and a.read))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         """The variables whose storage it writes, its result included, each once."""
         names = [a.base for a in self.arguments if a.base is not None and a.written]
         return tuple(dict.fromkeys([*names, *self.bases, *([self.result] if self.result else [])]))
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """The variables among its arguments, each once, sizes too: what can be looked at before the launch."""
         bases = [a.base for a in self.arguments if a.base is not None]
@@ -146,7 +147,7 @@ class Opaque:
 Step = Allocate | Alias | Bind | Launch | Call | Free | Return | Branch | Opaque
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Function:
     """`call`, a partition or a subgraph. `method` tells whether it belongs to the `Runner` class."""
 
@@ -156,13 +157,21 @@ class Function:
     steps: tuple[Step, ...]
     node: ast.FunctionDef = field(repr=False, compare=False)
 
-    def walk(self) -> Iterator[Step]:
+    @cached_property
+    def _walked(self) -> tuple[Step, ...]:
+        return tuple(_walk(self.steps))
+
+    @cached_property
+    def _launches(self) -> tuple[Launch, ...]:
+        return tuple(s for s in self._walked if isinstance(s, Launch))
+
+    def walk(self) -> tuple[Step, ...]:
         """Every step, those inside branches too, in source order."""
-        yield from _walk(self.steps)
+        return self._walked
 
     def launches(self) -> tuple[Launch, ...]:
         """The launch sites in source order."""
-        return tuple(s for s in self.walk() if isinstance(s, Launch))
+        return self._launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ and launched. Only the grammar of that source is known here; nothing is imported
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from torchsan.records import KernelKind
 from torchsan.torch_internals.wrapper.kernels import kernel_definitions
@@ -54,20 +55,10 @@ class Variables:
         self._inherited: set[str] = set()
         self._whole: dict[str, str] = {}
 
-    def copy(self) -> Variables:
-        """Return the same knowledge, to go another way with."""
-        twin = Variables(())
-        twin.tensors, twin._numbers = set(self.tensors), set(self._numbers)
-        twin._written, twin._inherited, twin._whole = set(self._written), set(self._inherited), dict(self._whole)
-        return twin
-
     def join(self, other: Variables) -> None:
         """Two ways meet again: what either knows may hold."""
-        self.tensors |= other.tensors
-        self._numbers |= other._numbers
-        self._written |= other._written
-        self._inherited |= other._inherited
-        self._whole |= other._whole
+        for name, known in vars(other).items():
+            vars(self)[name] |= known
 
     def allocate(self, name: str) -> None:
         """`name` is new memory."""
@@ -142,45 +133,6 @@ MutatedArguments = Callable[[str], Callable[[int | str], bool]]
 _OPERATORS = ("torch.ops.", "aten.", "inductor_ops.", "_quantized.", "prims.")
 
 
-class Launches:
-    """Recognises launches, and numbers them in the order of the source."""
-
-    def __init__(self, kernels: dict[str, KernelDef], mutated: MutatedArguments, counter: Iterator[int]) -> None:
-        self._kernels = kernels
-        self._mutated = mutated
-        self._counter = counter
-
-    def launch(
-        self, variables: Variables, call: ast.Call, function: str, result: str | None, node: ast.stmt
-    ) -> Launch | None:
-        """Return the launch that `call`, of `function`, is; None if it is none."""
-        kernel = self._kernels.get(function.split(".")[0])
-        if kernel is not None:
-            kind, name, arguments = KernelKind.FUSED, kernel.name, _fused_arguments(variables, call, kernel)
-        elif function.startswith("extern_kernels."):
-            kind, name = KernelKind.LIBRARY, function
-            arguments = _operator_arguments(variables, call, lambda _argument: False)
-        elif function.startswith(_OPERATORS):
-            kind, name = KernelKind.FALLBACK, function
-            arguments = _operator_arguments(variables, call, self._mutated(function))
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in ("copy_", "zero_", "fill_"):
-            kind, name = KernelKind.FALLBACK, f"aten.{call.func.attr}"
-            target = variables.argument(call.func.value, read=False, written=True)
-            arguments = (target, *(variables.argument(a, read=True, written=False) for a in call.args))
-        else:
-            return None
-        return Launch(
-            nth=next(self._counter),
-            kernel=name,
-            kind=kind,
-            arguments=arguments,
-            result=result,
-            line=node.lineno,
-            column=node.col_offset,
-            bases=variables.wholes(arguments),
-        )
-
-
 def _fused_arguments(variables: Variables, call: ast.Call, kernel: KernelDef) -> tuple[Argument, ...]:
     arguments = []
     for i, value in enumerate(call.args):
@@ -206,11 +158,21 @@ def _operator_arguments(
 
 
 _ALLOCATORS = ("empty_strided", "alloc_from_pool", "empty_strided_p2p", "torch.empty_strided", "torch.empty")
-_GUARDS = ("assert_size_stride", "assert_alignment", "args.clear", "run_intermediate_hooks", "torch._check")
+_GUARDS = (
+    "assert_size_stride", "assert_alignment", "assert_tensor_metadata", "args.clear", "run_intermediate_hooks",
+    "torch._check",
+)  # fmt: skip
 _DEVICE_CALLS = ("set_device", "synchronize", "wait_stream", "wait_event", "record", "range_push", "range_pop")
 """Methods that arrange devices, streams and profiles, and touch no value."""
 _VIEWS = ("reinterpret_tensor", "copy_if_misaligned")
 _NUMBERS = ("get_raw_stream", "max", "min", "align", "torch.Event", "math.")
+_CONVERSIONS = ("int", "float", "bool")
+"""`buf2_selector = int(buf1.item())`: the way that `cond` takes, as a number."""
+
+
+def _is_number(function: str) -> bool:
+    """Whether a call of it gives a number, a stream or an event."""
+    return function.startswith(_NUMBERS) or function in _CONVERSIONS or function.endswith((".item", ".size", ".stride"))
 
 
 def parse(source: str, mutated: MutatedArguments | None = None) -> Program:
@@ -225,7 +187,7 @@ def parse(source: str, mutated: MutatedArguments | None = None) -> Program:
         if isinstance(cls, ast.ClassDef):
             nodes += [(n, True) for n in cls.body if isinstance(n, ast.FunctionDef) and _takes_args(n, 1)]
     names = {node.name for node, _ in nodes}
-    parser = _FunctionParser(names, Launches(kernels, mutated or _nothing_mutated, itertools.count()))
+    parser = _FunctionParser(names, kernels, mutated or (lambda _operator: lambda _argument: False))
     functions = {node.name: parser.function(node, method, _constants(tree)) for node, method in nodes}
     return Program(kernels=kernels, functions=functions)
 
@@ -238,10 +200,6 @@ def _constants(tree: ast.Module) -> list[str]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None)):
                 found.append(name)
     return found
-
-
-def _nothing_mutated(_op: str) -> Callable[[int | str], bool]:
-    return lambda _argument: False
 
 
 def _takes_args(node: ast.FunctionDef, position: int) -> bool:
@@ -258,9 +216,11 @@ def _reused(statements: list[ast.stmt], i: int) -> bool:
 class _FunctionParser:
     """Parses one function, and remembers which of its variables hold tensors, and which of those hold values yet."""
 
-    def __init__(self, functions: set[str], launches: Launches) -> None:
+    def __init__(self, functions: set[str], kernels: dict[str, KernelDef], mutated: MutatedArguments) -> None:
         self._functions = functions
-        self._launches = launches
+        self._kernels = kernels
+        self._mutated = mutated
+        self._launches = itertools.count()
         self._variables = Variables(())
 
     def function(self, node: ast.FunctionDef, method: bool, constants: Iterable[str]) -> Function:
@@ -313,7 +273,7 @@ class _FunctionParser:
 
     def _branches(self, node: ast.If | ast.While | ast.For) -> tuple[Step, ...]:
         """Both ways, each from where they part: what one of them deletes, the other still has."""
-        before = self._variables.copy()
+        before = copy.deepcopy(self._variables)
         steps = self._block(node.body)
         one, self._variables = self._variables, before
         steps += self._block(node.orelse)
@@ -352,32 +312,69 @@ class _FunctionParser:
 
     def _call(self, call: ast.Call, result: str | None, node: ast.stmt, reused: bool = False) -> list[Step]:
         function = ast.unparse(call.func)
-        line = node.lineno
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if function.startswith(_GUARDS) or (result is None and method in _DEVICE_CALLS):
             return []
         if result is None and method == "append" and (grown := names_in(call.func)):
-            return [Bind(name=grown[0], line=line)]
-        if result is not None and function.startswith(_ALLOCATORS):
-            self._variables.allocate(result)
-            pool = names_in(call.args[0])[0] if function == "alloc_from_pool" and call.args else None
-            return [Allocate(name=result, line=line, pool=pool)]
-        if result is not None and function in _VIEWS and call.args:
-            return [self._variables.alias(result, names_in(call.args[0])[0], line, reused=reused)]
-        called = self._function_called(call)
-        if called is not None:
-            results = (result,) if result else ()
-            self._variables.hold(results)
-            return [Call(function=called, results=results, line=line)]
-        launch = self._launches.launch(self._variables, call, function, result, node)
-        if launch is not None:
-            self._variables.hold(launch.writes)
-            return [launch]
-        if result is not None and (function.startswith(_NUMBERS) or function.endswith((".item", ".size", ".stride"))):
-            return [self._variables.bind(result, line)]
+            return [Bind(name=grown[0], line=node.lineno)]
+        step = self._memory(call, function, result, node, reused) if result is not None else None
+        step = step or self._inner_call(call, result, node) or self._launch(call, function, result, node)
+        if step is not None:
+            return [step]
+        if result is not None and _is_number(function):
+            return [self._variables.bind(result, node.lineno)]
         if result is not None:
             self._variables.hold([result])
         return [self._opaque(node)]
+
+    def _memory(self, call: ast.Call, function: str, result: str, node: ast.stmt, reused: bool) -> Step | None:
+        """`result` is new memory, or memory that has a name already."""
+        if function.startswith(_ALLOCATORS):
+            self._variables.allocate(result)
+            pool = names_in(call.args[0])[0] if function == "alloc_from_pool" and call.args else None
+            return Allocate(name=result, line=node.lineno, pool=pool)
+        if function in _VIEWS and call.args:
+            return self._variables.alias(result, names_in(call.args[0])[0], node.lineno, reused=reused)
+        return None
+
+    def _inner_call(self, call: ast.Call, result: str | None, node: ast.stmt) -> Call | None:
+        called = self._function_called(call)
+        if called is None:
+            return None
+        results = (result,) if result else ()
+        self._variables.hold(results)
+        return Call(function=called, results=results, line=node.lineno)
+
+    def _launch(self, call: ast.Call, function: str, result: str | None, node: ast.stmt) -> Launch | None:
+        """Return the launch that `call`, of `function`, is; None if it is none."""
+        kernel = self._kernels.get(function.split(".")[0])
+        if kernel is not None:
+            kind, name = KernelKind.FUSED, kernel.name
+            arguments = _fused_arguments(self._variables, call, kernel)
+        elif function.startswith("extern_kernels."):
+            kind, name = KernelKind.LIBRARY, function
+            arguments = _operator_arguments(self._variables, call, lambda _argument: False)
+        elif function.startswith(_OPERATORS):
+            kind, name = KernelKind.FALLBACK, function
+            arguments = _operator_arguments(self._variables, call, self._mutated(function))
+        elif isinstance(call.func, ast.Attribute) and call.func.attr in ("copy_", "zero_", "fill_"):
+            kind, name = KernelKind.FALLBACK, f"aten.{call.func.attr}"
+            target = self._variables.argument(call.func.value, read=False, written=True)
+            arguments = (target, *(self._variables.argument(a, read=True, written=False) for a in call.args))
+        else:
+            return None
+        launch = Launch(
+            nth=next(self._launches),
+            kernel=name,
+            kind=kind,
+            arguments=arguments,
+            result=result,
+            line=node.lineno,
+            column=node.col_offset,
+            bases=self._variables.wholes(arguments),
+        )
+        self._variables.hold(launch.writes)
+        return launch
 
     def _function_called(self, call: ast.Call) -> str | None:
         match call.func:

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Free, Function, Launch, Program, Return, Step
 
-PROBE = "_torchsan_frame"
-"""The parameter through which a probed function gets its frame. One underscore: two would be mangled in a class."""
+PARAMETER = "_torchsan_call"
+"""Through which a probed function gets the ProbedCall. One underscore: two would be mangled in a class."""
 
 
 def probed_functions(program: Program, namespace: dict[str, Any], filename: str) -> dict[str, Any]:
     """Compile the program's functions with probes, to run in `namespace` (the generated module's).
 
-    A probed function takes its frame as one more, last, argument.
+    A probed function takes its ProbedCall as one more, last, argument.
     """
     probed = {}
     for function in program.functions.values():
-        node = _Prober(program, function).rewrite()
+        node = _Rewriter(program, function).rewrite()
         module = ast.fix_missing_locations(ast.Module(body=[node], type_ignores=[]))
         code = compile(module, filename, "exec")
         # Names are looked up in the generated module; the functions themselves are kept out of it.
@@ -33,7 +34,7 @@ def probed_functions(program: Program, namespace: dict[str, Any], filename: str)
     return probed
 
 
-class _Prober(ast.NodeTransformer):
+class _Rewriter:
     def __init__(self, program: Program, function: Function) -> None:
         self._program = program
         self._function = function
@@ -54,7 +55,7 @@ class _Prober(ast.NodeTransformer):
         node = copy.deepcopy(self._function.node)
         node.decorator_list = []
         node.returns = None
-        node.args.args.append(ast.arg(arg=PROBE))
+        node.args.args.append(ast.arg(arg=PARAMETER))
         node.body = self._block(node.body)
         return node
 
@@ -68,13 +69,14 @@ class _Prober(ast.NodeTransformer):
             inner = getattr(node, field, None)
             if isinstance(inner, list):
                 setattr(node, field, self._block(inner))
-        launch = self._launches.get((node.lineno, node.col_offset))
-        if launch is not None and isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
-            return self._launch(node, launch)
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == "args":
-            return [node, _probe("enter", _dict(self._function.inputs), at=node)]
+            inputs = ", ".join(f"{name!r}: {name}" for name in self._function.inputs)
+            return [node, _probe(f"enter({{{inputs}}})", node)]
         if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
-            self._calls_function(node)
+            launch = self._launches.get((node.lineno, node.col_offset))
+            if launch is not None:
+                return _launch(node, node.value, launch)
+            self._call_function(node.value)
         return self._memory(node)
 
     def _memory(self, node: ast.stmt) -> list[ast.stmt]:
@@ -82,38 +84,16 @@ class _Prober(ast.NodeTransformer):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 if (number := self._steps.get((Allocate, node.lineno, name))) is not None:
-                    call = _probe("allocated", ast.Constant(value=number), _name(name), at=node)
-                    assert isinstance(call, ast.Expr)
-                    again = ast.Assign(targets=[ast.Name(id=name, ctx=ast.Store())], value=call.value)
-                    return [node, ast.copy_location(again, node)]
+                    return [node, _probe(f"allocated({number}, {name})", node, assign=name)]
                 if (number := self._steps.get((Alias, node.lineno, name))) is not None:
-                    return [node, _probe("aliased", ast.Constant(value=number), _name(name), at=node)]
+                    return [node, _probe(f"aliased({number}, {name})", node)]
             case ast.Delete(targets=[ast.Name(id=name), *_]):
                 if (number := self._steps.get((Free, node.lineno, name))) is not None:
-                    return [node, _probe("freed", ast.Constant(value=number), at=node)]
+                    return [node, _probe(f"freed({number})", node)]
         return [node]
 
-    def _launch(self, node: ast.stmt, launch: Launch) -> list[ast.stmt]:
-        names = launch.operands
-        after = dict.fromkeys([*names, *launch.writes])
-        number = ast.Constant(value=launch.nth)
-        assert isinstance(node, ast.Expr | ast.Assign)
-        # Called with other operands by name, it launches the kernel on those instead.
-        operands = ast.arguments(
-            posonlyargs=[], args=[], kwonlyargs=[ast.arg(arg=n) for n in names], kw_defaults=[_name(n) for n in names],
-            defaults=[],
-        )  # fmt: skip
-        again = ast.Lambda(args=operands, body=copy.deepcopy(node.value))
-        return [
-            _probe("before", number, _tuple(names), at=node),
-            node,
-            _probe("after", number, _tuple(tuple(after)), again, at=node),
-        ]
-
-    def _calls_function(self, node: ast.Expr | ast.Assign) -> None:
-        """`subgraph(args)` becomes `frame.call("subgraph", subgraph, args)`, so that it is probed as well."""
-        call = node.value
-        assert isinstance(call, ast.Call)
+    def _call_function(self, call: ast.Call) -> None:
+        """Make `subgraph(args)` `probed_call.call("subgraph", subgraph, args)`, so that it is probed as well."""
         match call.func:
             case ast.Name(id=name) if name in self._program.functions:
                 pass
@@ -122,37 +102,44 @@ class _Prober(ast.NodeTransformer):
             case _:
                 return
         call.args = [ast.Constant(value=name), call.func, *call.args]
-        call.func = ast.Attribute(value=ast.Name(id=PROBE, ctx=ast.Load()), attr="call", ctx=ast.Load())
+        call.func = ast.Attribute(value=ast.Name(id=PARAMETER, ctx=ast.Load()), attr="call", ctx=ast.Load())
 
     def _return(self, node: ast.Return) -> list[ast.stmt]:
         if node.value is None:
             return [node]
-        name = f"{PROBE}_result"
-        store: ast.stmt = ast.Assign(targets=[ast.Name(id=name, ctx=ast.Store())], value=node.value)
-        result = ast.Name(id=name, ctx=ast.Load())
         number = self._steps[Return, node.lineno, ""]
-        step = tuple(self._function.walk())[number]
+        step = self._function.walk()[number]
         assert isinstance(step, Return)
+        result = f"{PARAMETER}_result"
+        store = ast.Assign(targets=[ast.Name(id=result, ctx=ast.Store())], value=node.value)
+        node.value = ast.Name(id=result, ctx=ast.Load())
         return [
             ast.copy_location(store, node),
-            _probe("leave", result, ast.Constant(value=number), _tuple(step.names), at=node),
-            ast.copy_location(ast.Return(value=result), node),
+            _probe(f"leave({result}, {number}, {_tuple(step.names)})", node),
+            node,
         ]
 
 
-def _probe(method: str, *args: ast.expr, at: ast.stmt) -> ast.stmt:
-    target = ast.Attribute(value=ast.Name(id=PROBE, ctx=ast.Load()), attr=method, ctx=ast.Load())
-    return ast.copy_location(ast.Expr(value=ast.Call(func=target, args=list(args), keywords=[])), at)
+def _launch(node: ast.stmt, call: ast.Call, launch: Launch) -> list[ast.stmt]:
+    names = launch.operands
+    after = _tuple(dict.fromkeys([*names, *launch.writes]))
+    # Called with other operands by name, it launches the kernel on those instead.
+    operands = f" *, {', '.join(f'{n}={n}' for n in names)}" if names else ""
+    again = f"lambda{operands}: {ast.unparse(call)}"
+    return [
+        _probe(f"before({launch.nth}, {_tuple(names)})", node),
+        node,
+        _probe(f"after({launch.nth}, {after}, {again})", node),
+    ]
 
 
-def _name(name: str) -> ast.expr:
-    return ast.Name(id=name, ctx=ast.Load())
+def _probe(call: str, at: ast.stmt, assign: str | None = None) -> ast.stmt:
+    """A call of a method of the ProbedCall, in the place of the statement `at` for whoever reads a traceback."""
+    (statement,) = ast.parse(f"{f'{assign} = ' if assign else ''}{PARAMETER}.{call}").body
+    for node in ast.walk(statement):
+        ast.copy_location(node, at)
+    return statement
 
 
-def _tuple(names: tuple[str, ...]) -> ast.expr:
-    return ast.Tuple(elts=[_name(n) for n in names], ctx=ast.Load())
-
-
-def _dict(names: tuple[str, ...]) -> ast.expr:
-    keys: list[ast.expr | None] = [ast.Constant(value=n) for n in names]
-    return ast.Dict(keys=keys, values=[_name(n) for n in names])
+def _tuple(names: Iterable[str]) -> str:
+    return f"({''.join(f'{name}, ' for name in names)})"

@@ -1,0 +1,37 @@
+"""Files that may not be what they were: descriptors that the program took over, and pipes in the place of files.
+
+Importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def identity(file: str | Path | int) -> tuple[int, int] | None:
+    """Return device and inode of a file, or of what a descriptor leads to; None if there is none.
+
+    A program may close descriptors that it did not open, as daemons do, and get their numbers again for files of its
+    own. Who keeps a descriptor compares this before each write, or would write into the program's files.
+    """
+    try:
+        status = os.stat(file)  # noqa: PTH116  # a Path has no stat of a descriptor
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def open_plain(file: str | Path, *, follow: bool) -> int:
+    """Return a descriptor to read a file with. Raise OSError for what is no plain file; `follow` allows a link to one.
+
+    Nothing else is read: a pipe would block, and a device could be without end.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(file, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(file))
+    return descriptor

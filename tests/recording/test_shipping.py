@@ -1,0 +1,259 @@
+"""Recordings in object storage: against a real S3 server, in its absence, and in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec  # type: ignore[import-untyped]  # it ships no types
+import numpy
+import pytest
+import torch
+
+import torchsan
+import torchsan.watch
+from tests.samples import finding, graph
+from tests.store.s3 import free_port, s3_server
+from torchsan.cli.main import main
+from torchsan.errors import RecordingError, UsageError
+from torchsan.recording import Reader, Shipper, Writer, finalize, local_copy
+from torchsan.recording.shipping import DESTINATION, RemoteFolder, read_destination, send
+from torchsan.records import Watched
+from torchsan.store import Store
+
+pytestmark = pytest.mark.xdist_group("s3")
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}/run"
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    use_s3(monkeypatch, s3_endpoint)
+    bucket = f"b{uuid.uuid4().hex}"
+    fsspec.filesystem("s3").mkdir(bucket)
+    return f"s3://{bucket}/some/run"
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def remote(url: str) -> dict[str, int]:
+    return RemoteFolder(url).sizes()
+
+
+def test_a_recording_is_sent_while_it_is_made_and_whole_at_the_end(s3_url: str, tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    shipper = Shipper(writer.path, s3_url, growing=0.5)
+    large, small = torch.randn(64, 1024), torch.randn(4)
+    with Store(str(writer.path / "tensors")) as store:
+        store.put("large", large)
+        store.put("small", small)
+        writer.artifact("kernel.py", "x = 1\n")
+        writer.graph(graph())
+        writer.finding(finding())
+        # Before the end: everything is there, and the program still writes.
+        wait_until(lambda: "events.sqlite" in remote(s3_url))
+        with local_copy(s3_url) as folder:
+            early = Reader(folder)
+            assert [f.id for f in early.findings()] == ["F1"]
+            assert not early.closed
+        assert torch.equal(Store(f"{s3_url}/tensors").get("small"), small)
+        writer.finding(finding())
+    writer.close()
+    finalize(writer.path, None)
+    assert shipper.finish()
+    with local_copy(s3_url) as folder:
+        recording = Reader(folder)
+        assert [f.id for f in recording.findings()] == ["F1", "F2"]
+        assert recording.closed
+        assert recording.artifact("kernel.py") == "x = 1\n"
+    there = Store(f"{s3_url}/tensors")
+    assert torch.equal(there.get("large"), large)
+    assert there.fsck()
+    assert DESTINATION not in remote(s3_url)
+
+
+def test_what_cannot_be_sent_stays_and_is_said_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    shipper = Shipper(writer.path, url, growing=0.0)
+
+    def down(self: RemoteFolder, key: str, file: Path) -> None:
+        raise ConnectionError("the network is down")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(RemoteFolder, "put", down)
+        writer.finding(finding())
+        writer.close()
+        assert not shipper.finish()
+    messages = capsys.readouterr().err
+    assert messages.count("the network is down") == 1
+    assert f"`torchsan store sync {writer.path}` sends it" in messages
+    assert list(remote(url)) == ["manifest.json"]
+    assert read_destination(writer.path) == url
+    assert main(["store", "sync", str(writer.path)]) == 0
+    with local_copy(url) as folder:
+        assert Reader(folder).closed
+
+
+@pytest.mark.slow
+def test_an_outage_of_a_server_keeps_the_recording_and_sync_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    use_s3(monkeypatch, f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(torchsan.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)\n")
+    bucket = "import fsspec; fsspec.filesystem('s3').mkdir('bucket')"
+
+    def command(*words: str) -> list[str]:
+        return [sys.executable, "-m", "torchsan", *words]
+
+    with s3_server(port):
+        subprocess.run([sys.executable, "-c", bucket], check=True)
+        run = subprocess.Popen(
+            command("run", "--out", "s3://bucket/run", "script.py"), stderr=subprocess.PIPE, text=True
+        )
+        wait_until(lambda: list(Path("torchsan-runs").glob("*/events.sqlite")))
+    Path("go").touch()  # The server is gone: the program ends, and only then is there something to send.
+    _, messages = run.communicate(timeout=120)
+    (kept,) = Path("torchsan-runs").iterdir()
+    assert "cannot send to s3://bucket/run now" in messages
+    assert f"torchsan store sync {tmp_path / kept}" in messages
+    assert run.returncode == 4  # As without the outage: the script compiles nothing.
+    assert Reader(kept).closed
+    failed = subprocess.run(command("store", "sync", str(kept)), capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert "nothing is lost, try again" in failed.stderr
+    with s3_server(port):  # An empty one.
+        subprocess.run([sys.executable, "-c", bucket], check=True)
+        done = subprocess.run(command("store", "sync", str(kept)), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "all of it is there" in done.stdout
+        reported = subprocess.run(command("report", "s3://bucket/run"), capture_output=True, text=True)
+    assert reported.returncode == 4
+    assert "nothing was compiled" in reported.stdout
+    assert "recording: s3://bucket/run" in reported.stdout
+
+
+@pytest.fixture
+def no_instruments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Writer]]:
+    from contextlib import contextmanager
+
+    writers: list[Writer] = []
+
+    @contextmanager
+    def attach(writer: Writer, *rest: object) -> Iterator[None]:
+        writers.append(writer)
+        yield
+
+    monkeypatch.setattr(torchsan.watch, "attach", attach)
+    yield writers
+
+
+def test_a_session_sends_too_and_a_rank_below_its_own_name(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_instruments: list[Writer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with torchsan.session(out=url):
+        no_instruments[0].finding(finding())
+    assert os.listdir(tmp_path) == []
+    with local_copy(url) as folder:
+        assert [f.id for f in Reader(folder / "rank-1").findings()] == ["F1"]
+
+
+def test_a_place_that_is_taken_or_cannot_be_reached_is_refused_and_nothing_is_left(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_instruments: list[Writer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RemoteFolder(url).put_bytes("something", b"x")
+    refused = {url: "out-exists", "nonsense://x/y": "unwritable-out", "ftp://me:pw@host/x": "unwritable-out"}
+    for out, slug in refused.items():
+        with pytest.raises(UsageError) as e:
+            torchsan.session(out=out).open()
+        assert e.value.slug == slug
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(RecordingError, match="no recording at"), local_copy(url):
+        pass
+
+
+def test_values_are_read_where_they_are(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    with Store(str(writer.path / "tensors")) as store:
+        store.put("x", torch.arange(4.0))
+    watched = Watched(
+        graph=None,
+        direction=None,
+        call=0,
+        launch=None,
+        kernel="(probe)",
+        phase="after",
+        name="x",
+        summary=torchsan.summarize(torch.arange(4.0)),
+        stored="x",
+    )
+    writer.event("watched", {"watched": watched})
+    writer.close()
+    send(writer.path, url)
+    assert main(["values", url]) == 0
+    assert "float32[4]" in capsys.readouterr().out
+    assert main(["values", url, "--save", str(tmp_path / "out")]) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    assert numpy.load(file).tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_there_is_not_sent_again_and_what_has_grown_is(url: str, tmp_path: Path) -> None:
+    with Store(str(tmp_path / "store")) as store:
+        store.put("large", torch.randn(64, 1024))
+        store.put("small", torch.randn(4))
+    assert send(tmp_path / "store", url) == 3  # The blob, the manifest and the log; the pack goes with its log.
+    with Store(str(tmp_path / "store")) as store:
+        store.put("more", torch.arange(5))
+    assert send(tmp_path / "store", url) == 2  # The old log once more, since it may have grown, and the new one.
+    assert torch.equal(Store(url).get("more"), torch.arange(5))
+    assert Store(url).fsck()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"url": 7}', '{"url": NaN}'])
+def test_a_damaged_destination_is_refused(tmp_path: Path, text: str) -> None:
+    assert read_destination(tmp_path) is None
+    (tmp_path / DESTINATION).write_text(text)
+    with pytest.raises(RecordingError, match="malformed-record"):
+        read_destination(tmp_path)
+
+
+def test_names_in_a_remote_recording_cannot_leave_its_copy(url: str, tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.close()
+    send(writer.path, url)
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.store[f"{root}/artifacts/..\\..\\x"] = fs.store[f"{root}/manifest.json"]
+    fs.store[f"{root}/artifacts/.hidden"] = fs.store[f"{root}/manifest.json"]
+    with local_copy(url) as folder:
+        assert list((folder / "artifacts").iterdir()) == []

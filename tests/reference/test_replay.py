@@ -1,0 +1,92 @@
+"""Parts of a graph run again: from known values, in each arithmetic, and without a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.fx
+
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.judge import Outcome, Unlike
+from torchsan.reference.replay import Replayer
+
+aten = torch.ops.aten
+
+
+def constant(name: str) -> Any:
+    raise Unavailable(name)
+
+
+def graph(*calls: tuple[Any, ...]) -> list[torch.fx.Node]:
+    """A placeholder `x`, and calls of operators on the nodes before them, which arguments name by position."""
+    fx = torch.fx.Graph()
+    nodes = [fx.placeholder("x")]
+    nodes[0].meta["val"] = torch.empty(4)
+    for target, *args in calls:
+        nodes.append(fx.call_function(target, tuple(nodes[a[0]] if isinstance(a, list) else a for a in args)))
+    return nodes
+
+
+def replayer(known: dict[torch.fx.Node, Any], *effects: torch.fx.Node) -> Replayer:
+    return Replayer(known, attribute=constant, symbols={}, effects=effects)
+
+
+def test_a_node_is_computed_in_the_programs_dtypes_in_float64_and_with_other_last_bits() -> None:
+    x, *_, result = graph((aten.sin.default, [0]), (aten.exp.default, [1]))
+    value = torch.linspace(0.1, 1, 4)
+    run = replayer({x: value}).run
+    eager, exact, nudged = (run(result, arithmetic, seed=1) for arithmetic in Arithmetic)
+    assert torch.equal(eager, value.sin().exp())
+    assert torch.equal(exact, value.double().sin().exp())
+    assert nudged.dtype is torch.float32
+    assert 0 < float((nudged - eager).abs().max()) < 1e-5
+    assert torch.equal(nudged, run(result, Arithmetic.NUDGED, seed=1))
+
+
+def test_what_looks_at_bits_is_computed_in_the_programs_dtypes_and_goes_on_in_float64() -> None:
+    x, bits, _, _, result = graph(
+        (aten.view.dtype, [0], torch.int32),
+        (aten.add.Tensor, [1], 1),
+        (aten.view.dtype, [2], torch.float32),
+        (aten.mul.Tensor, [3], 3),
+    )
+    bits.meta["val"] = torch.empty(4, dtype=torch.int32)
+    value = torch.rand(4)
+    exact = replayer({x: value}).run(result, Arithmetic.EXACT)
+    assert torch.equal(exact, (value.view(torch.int32) + 1).view(torch.float32).double() * 3)
+
+
+@pytest.mark.parametrize("arithmetic", list(Arithmetic))
+def test_known_values_are_overwritten_in_copies_only(arithmetic: Arithmetic) -> None:
+    x, _, copy = graph((aten.mul.Tensor, [0], 2), (aten.copy_.default, [0], [1]))
+    value = torch.ones(4)
+    result = replayer({x: value}, copy).run(x, arithmetic)
+    torch.testing.assert_close(result.float(), torch.full((4,), 2.0))
+    assert torch.equal(value, torch.ones(4))
+
+
+def test_what_is_random_or_depends_on_an_unknown_value_is_unavailable() -> None:
+    x, drawn = graph((aten.bernoulli.default, [0]))
+    with pytest.raises(Unavailable, match="random numbers of its own"):
+        replayer({x: torch.rand(4)}).run(drawn, Arithmetic.EAGER)
+    _, result = graph((aten.sin.default, [0]))
+    with pytest.raises(Unavailable, match="does not read x"):
+        replayer({}).run(result, Arithmetic.EAGER)
+
+
+def test_a_compiled_result_is_judged_by_what_the_node_gives() -> None:
+    x, result = graph((aten.sin.default, [0]))
+    value = torch.linspace(0.1, 1, 4)
+    judge = replayer({x: value}).judge
+    assert judge(result, value.sin()).outcome is Outcome.RIGHT
+    assert judge(result, value.cos()).outcome is Outcome.WRONG
+    with pytest.raises(Unlike, match=r"it is float32\[2\], but float32\[4\]"):
+        judge(result, value[:2])
+
+
+def test_other_known_values_take_the_place_of_some() -> None:
+    x, result = graph((aten.mul.Tensor, [0], 2))
+    other = replayer({x: torch.ones(4)}).instead({x: torch.full((4,), 3.0)})
+    assert other.run(result, Arithmetic.EAGER).tolist() == [6.0] * 4
