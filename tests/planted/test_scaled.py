@@ -9,6 +9,8 @@ import torchsan
 from tests.planted.scaled import SITES, gate, residual
 from torchsan.records import Finding, Severity
 
+pytestmark = pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
+
 OPERATORS = {"kernel": "tanh", "library": "mm", "decomposition": "silu", "joint": "tanh", "post-grad": "tanh"}
 FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
 

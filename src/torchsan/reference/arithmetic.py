@@ -33,6 +33,8 @@ class Arithmetic(StrEnum):
     FLOAT16 = "float16"
     TF32 = "tf32"
     FLOAT32 = "float32"
+    CONTIGUOUS = "contiguous"
+    """In the program's own dtypes, with contiguous operands for all that is not computed element by element."""
     TEXTBOOK = "textbook"
     """In the program's own dtypes, with `log1p`, `expm1` and the like by the formulas that they are there to avoid."""
 
@@ -145,6 +147,10 @@ class Operators:
                 result = self._in_float64(func, args, kwargs, own_dtypes)
                 still = func._schema.is_mutable or not rounds(func)
                 return result if still else map_tensors(self._nudger.like_float32, result)
+            case Arithmetic.CONTIGUOUS:
+                if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
+                    args, kwargs = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                return func(*args, **kwargs)
             case Arithmetic.TEXTBOOK:
                 plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
                 return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])

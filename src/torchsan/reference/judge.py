@@ -45,6 +45,8 @@ class Outcome(StrEnum):
     """NaN or Inf where eager and float64 have a number."""
     IMPRECISE = "imprecise"
     """Right in exact arithmetic, but as a less precise arithmetic computes it, which `explained` names."""
+    EAGER_WRONG = "eager-wrong"
+    """What eager gives for contiguous operands: its own result depends on their strides."""
     UNDECIDED = "undecided"
     """Outside the width, but not beyond doubt, or where eager itself is far off."""
 
@@ -116,6 +118,8 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
         thorough = closer is not None and (closer.thorough or judgement.outcome is Outcome.UNDECIDED)
     if judgement.outcome is Outcome.WRONG and _has_ulp(actual.dtype):
         explained = _explanation(run, actual, judgement)
+        if explained is Arithmetic.CONTIGUOUS:
+            return replace(judgement, outcome=Outcome.EAGER_WRONG, explained=explained)
         if explained is not None:
             return replace(judgement, outcome=Outcome.IMPRECISE, explained=explained)
     elif thorough and judgement.outcome in (Outcome.RIGHT, Outcome.UNDECIDED):
@@ -336,9 +340,12 @@ def _outcome(
 
 
 def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithmetic | None:
-    """The less precise arithmetic that gives the very errors that `actual` has, if there is one."""
+    """The arithmetic that gives the very errors that `actual` has, if there is one.
+
+    Contiguous operands first: an operator that computes something else for other strides is wrong in eager.
+    """
     assert judgement.centre is not None
-    for arithmetic in explanations(actual.dtype):
+    for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
         try:
             other = run(arithmetic, 0)
         except (Unavailable, RuntimeError, NotImplementedError, TypeError):

@@ -24,6 +24,7 @@ _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
     Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
+    Outcome.EAGER_WRONG: (Kind.WRONG_VALUES, Severity.WARNING),
     Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
 }
 
@@ -86,6 +87,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
         evidence,
         kind=Kind.NONDETERMINISTIC,
+        stage=Stage.KERNEL,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
         message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
@@ -111,7 +113,8 @@ def findings_for(
         evidence = _evidence(w, _in_order(nodes[w.target]), through)
         kind, severity = _KINDS[w.judgement.outcome]
         message = _message(w, launch, evidence)
-        fields = {"kind": kind, "severity": severity, "buffer": w.target.buffer, "message": message}
+        stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
+        fields = {"kind": kind, "severity": severity, "stage": stage, "buffer": w.target.buffer, "message": message}
         yield w, _finding(program, launch, _in_order(suspects), evidence, **fields)
 
 
@@ -120,7 +123,6 @@ def _finding(
 ) -> Finding:
     return Finding(
         check=Check.VALUES,
-        stage=Stage.KERNEL,
         graph=program.ref,
         kernel=launch.kernel,
         nodes=tuple(n.name for n in suspects),
@@ -197,12 +199,13 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
+        Outcome.EAGER_WRONG: "is right, and eager is not for operands with these strides, in",
         Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
     }[wrong.judgement.outcome]
     message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
     if wrong.judgement.coherent is not None:
         message += f": {_shared(wrong.judgement.coherent)}"
-    if wrong.judgement.explained is not None:
+    if wrong.judgement.outcome is Outcome.IMPRECISE and wrong.judgement.explained is not None:
         message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
     return message + (", on other data than this call's, which hide it" if wrong.filled else "")
 
