@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.fx
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.judge import Outcome, Unlike, agrees, judge, same_in_float64, settle
+from torchsan.reference.replay import Replayer
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -40,10 +42,33 @@ def test_a_factor_of_a_thousandth_is_wrong_and_not_imprecise() -> None:
     assert outcome(eager * 1.001, eager) is Outcome.WRONG
 
 
-def test_noise_both_ways_is_imprecise() -> None:
+def test_noise_both_ways_is_wrong_unless_something_explains_it() -> None:
     eager = torch.rand(1000) + 1
     noise = 1 + (torch.rand(1000) - 0.5) * 2e-4
-    assert outcome(eager * noise, eager) is Outcome.IMPRECISE
+    assert outcome(eager * noise, eager) is Outcome.WRONG
+
+
+@pytest.mark.parametrize("arithmetic", [Arithmetic.BFLOAT16, Arithmetic.FLOAT16, Arithmetic.TF32])
+def test_what_a_narrower_dtype_gives_is_imprecise(arithmetic: Arithmetic) -> None:
+    graph = torch.fx.symbolic_trace(lambda x, y: torch.ops.aten.sin.default(torch.ops.aten.mul.Tensor(x, y)))
+    x, y, sin = (n for n in graph.graph.nodes if n.name in ("x", "y", "sin_default"))
+    known = {x: torch.randn(1000), y: torch.randn(1000)}
+    replayer = Replayer(known, attribute=lambda name: None, symbols={})
+    actual = replayer.run(sin, arithmetic)
+    judgement = replayer.judge(sin, actual)
+    assert judgement.outcome is Outcome.IMPRECISE
+    # TF32 has as many bits as float16, and differs from it in range only.
+    assert judgement.explained in (arithmetic, Arithmetic.FLOAT16 if arithmetic is Arithmetic.TF32 else arithmetic)
+    assert replayer.judge(sin, actual + 1e-3).outcome is Outcome.WRONG
+
+
+def test_what_is_not_rounded_must_be_the_same() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.relu.default(torch.ops.aten.neg.default(x)))
+    x, relu = (n for n in graph.graph.nodes if n.name in ("x", "relu_default"))
+    replayer = Replayer({x: torch.randn(100)}, attribute=lambda name: None, symbols={})
+    right = replayer.run(relu, Arithmetic.EAGER)
+    assert replayer.judge(relu, right).outcome is Outcome.RIGHT
+    assert replayer.judge(relu, torch.nextafter(right, right + 1)).outcome is Outcome.WRONG
 
 
 def test_what_nudged_replays_reach_is_right() -> None:

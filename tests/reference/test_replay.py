@@ -37,12 +37,18 @@ def test_a_node_is_computed_in_the_programs_dtypes_in_float64_and_with_other_las
     x, *_, result = graph((aten.sin.default, [0]), (aten.exp.default, [1]))
     value = torch.linspace(0.1, 1, 4)
     run = replayer({x: value}).run
-    eager, exact, nudged = (run(result, arithmetic, seed=1) for arithmetic in Arithmetic)
+    own = (Arithmetic.EAGER, Arithmetic.EXACT, Arithmetic.NUDGED)
+    eager, exact, nudged = (run(result, arithmetic, seed=1) for arithmetic in own)
     assert torch.equal(eager, value.sin().exp())
     assert torch.equal(exact, value.double().sin().exp())
     assert nudged.dtype is torch.float32
     assert 0 < float((nudged - eager).abs().max()) < 1e-5
     assert torch.equal(nudged, run(result, Arithmetic.NUDGED, seed=1))
+    rough = run(result, Arithmetic.ROUGH, seed=1)
+    assert rough.dtype is torch.float64
+    assert 0 < float((rough - exact).abs().max()) < 1e-6
+    narrow = run(result, Arithmetic.BFLOAT16)
+    assert torch.equal(narrow, narrow.bfloat16().float())
 
 
 def test_what_looks_at_bits_is_computed_in_the_programs_dtypes_and_goes_on_in_float64() -> None:

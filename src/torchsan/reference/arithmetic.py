@@ -26,6 +26,56 @@ class Arithmetic(StrEnum):
     """In float64 and complex128."""
     NUDGED = "nudged"
     """In the program's own dtypes, with random last bits."""
+    ROUGH = "rough"
+    """In float64, with every result that is rounded moved by as much as float32 rounds."""
+    BFLOAT16 = "bfloat16"
+    """In the program's own dtypes, with inputs and results rounded to bfloat16."""
+    FLOAT16 = "float16"
+    TF32 = "tf32"
+    FLOAT32 = "float32"
+    CONTIGUOUS = "contiguous"
+    """In the program's own dtypes, with contiguous operands for all that is not computed element by element."""
+    TEXTBOOK = "textbook"
+    """In the program's own dtypes, with `log1p`, `expm1` and the like by the formulas that they are there to avoid."""
+
+
+_NARROW: dict[Arithmetic, Callable[[torch.Tensor], torch.Tensor]] = {
+    Arithmetic.BFLOAT16: lambda t: t.to(torch.bfloat16).to(t.dtype),
+    Arithmetic.FLOAT16: lambda t: t.to(torch.float16).to(t.dtype),
+    Arithmetic.FLOAT32: lambda t: t.to(torch.float32).to(t.dtype),
+    Arithmetic.TF32: lambda t: _tf32(t.to(torch.float32)).to(t.dtype),
+}
+
+
+def _tf32(t: torch.Tensor) -> torch.Tensor:
+    """Rounded to the ten bits that tensor cores keep of a float32."""
+    return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def explanations(dtype: torch.dtype) -> tuple[Arithmetic, ...]:
+    """The arithmetics that give less precise results than this dtype's own: what may explain a loss of precision."""
+    match dtype:
+        case torch.float64 | torch.complex128:
+            return (Arithmetic.FLOAT32, Arithmetic.TEXTBOOK)
+        case torch.float32:
+            return (Arithmetic.BFLOAT16, Arithmetic.FLOAT16, Arithmetic.TF32, Arithmetic.TEXTBOOK)
+        case torch.float16:
+            return (Arithmetic.BFLOAT16, Arithmetic.TEXTBOOK)
+        case _:
+            return (Arithmetic.TEXTBOOK,)
+
+
+_TEXTBOOK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "log1p": lambda x: (1 + x).log(),
+    "expm1": lambda x: x.exp() - 1,
+    "erfc": lambda x: 1 - x.erf(),
+    "log_sigmoid": lambda x: x.sigmoid().log(),
+    "softplus": lambda x: (1 + x.exp()).log(),
+    "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+    "tanh": lambda x: (x.exp() - (-x).exp()) / (x.exp() + (-x).exp()),
+    "asinh": lambda x: (x + (x * x + 1).sqrt()).log(),
+    "atanh": lambda x: ((1 + x) / (1 - x)).log() / 2,
+}
 
 
 class Unavailable(Exception):
@@ -58,7 +108,12 @@ class Operators:
 
     def given(self, value: Any) -> Any:
         """Tensors that no operator computed, such as inputs and constants, as this arithmetic has them."""
-        return map_tensors(widened, value) if self._arithmetic is Arithmetic.EXACT else value
+        if self._arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH):
+            return map_tensors(widened, value)
+        return map_tensors(self._narrowed, value) if self._arithmetic in _NARROW else value
+
+    def _narrowed(self, t: torch.Tensor) -> torch.Tensor:
+        return _NARROW[self._arithmetic](t) if t.is_floating_point() else t
 
     def rounded(self, t: torch.Tensor) -> torch.Tensor:
         """A tensor that was computed in the program's dtypes, and whose last bits are therefore open."""
@@ -88,6 +143,21 @@ class Operators:
                 return self._nudger.result(func, args, kwargs)
             case Arithmetic.EXACT:
                 return self._in_float64(func, args, kwargs, own_dtypes)
+            case Arithmetic.ROUGH:
+                result = self._in_float64(func, args, kwargs, own_dtypes)
+                still = func._schema.is_mutable or not rounds(func)
+                return result if still else map_tensors(self._nudger.like_float32, result)
+            case Arithmetic.CONTIGUOUS:
+                if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
+                    args, kwargs = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                return func(*args, **kwargs)
+            case Arithmetic.TEXTBOOK:
+                plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
+                return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
+            case _:
+                result = func(*args, **kwargs)
+                still = func._schema.is_mutable or not rounds(func)
+                return result if still else map_tensors(self._narrowed, result)
 
     def _in_float64(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
@@ -108,6 +178,14 @@ class Operators:
                 if t is not copy:
                     t.copy_(copy)
         return map_tensors(widened, result)
+
+
+def rounds(func: Any) -> bool:
+    """Whether an operator's results are rounded. A maximum, a gather or a copy is exact."""
+    name = func._opname
+    if name in ("convert_element_type", "_to_copy", "to"):
+        return False
+    return name not in _EXACT and not looks_at_bits(func) and all(r.alias_info is None for r in func._schema.returns)
 
 
 def looks_at_bits(func: Any) -> bool:
@@ -182,6 +260,9 @@ _EXACT = frozenset(
     convert_element_type_exact""".split()
 )
 
+# Functions that vectorised code approximates with an error that is absolute, in eps: near zero it is many last places.
+ABSOLUTE_ERRORS = {"erf": 4.0, "erfc": 4.0, "expm1": 2.0, "gelu": 4.0}
+
 _REDUCTIONS = frozenset("sum mean mm bmm addmm baddbmm dot mv cumsum".split())
 _MATMULS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
 
@@ -213,7 +294,8 @@ class Nudger:
         if name in _REDUCTIONS:
             return self._reduced(name, args, func(*args, **kwargs))
         if torch.Tag.pointwise in func.tags or func.namespace == "prims":
-            return map_tensors(self.last_bit, func(*args, **kwargs))
+            result = map_tensors(self.last_bit, func(*args, **kwargs))
+            return self._approximated(result, ABSOLUTE_ERRORS[name]) if name in ABSOLUTE_ERRORS else result
         if func.namespace != "aten":
             # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
             result = func(*args, **kwargs)
@@ -221,9 +303,33 @@ class Nudger:
             return map_tensors(lambda t: self.last_bit(t, factor) if _memory(t).isdisjoint(memory) else t, result)
         # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
         # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
-        result = func(*map_tensors(self.last_bit, args), **map_tensors(self.last_bit, kwargs))
+        moved = self.last_bit if self._seed % 3 == 0 else self._one_way
+        result = func(*map_tensors(moved, args), **map_tensors(moved, kwargs))
         factor = _accumulation((args, kwargs), result)
         return map_tensors(lambda t: self.last_bit(t, factor), result)
+
+    def _approximated(self, t: torch.Tensor, size: float) -> torch.Tensor:
+        return t + (self.noise(t) * (size * torch.finfo(t.dtype).eps)).to(t.dtype)
+
+    def _one_way(self, t: torch.Tensor) -> torch.Tensor:
+        """Move all elements up, or all down, by some units of their last place.
+
+        What adds up many terms, a mean or a variance, may lose as much in its partial sums, however they cancel; moved
+        both ways the terms would cancel, too.
+        """
+        if not t.is_floating_point() or t.numel() == 0:
+            return t
+        eps = torch.finfo(t.dtype).eps * AMPLITUDE * (1 if self._seed % 3 == 1 else -1)
+        dtype = torch.float64 if t.dtype is torch.float64 else torch.float32
+        wide = t.to(dtype)
+        return torch.where(torch.isfinite(wide), wide + wide.abs() * eps, wide).to(t.dtype)
+
+    def like_float32(self, t: torch.Tensor) -> torch.Tensor:
+        """Move each element by up to half a unit in the last place of float32."""
+        if not (t.is_floating_point() or t.is_complex()) or t.numel() == 0:
+            return t
+        factors = 1 + self.noise(t).to(torch.float64) * (torch.finfo(torch.float32).eps / 2)
+        return t * factors
 
     def last_bit(self, t: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
         """Move each element by up to AMPLITUDE × factor units in the last place. Zeros and non-finite numbers stay."""
@@ -302,6 +408,21 @@ def _accumulation(inputs: Any, outputs: Any) -> float:
     return max(1.0, math.sqrt(sizes[0] / max(1, sizes[1])) / 4)
 
 
+def accumulation(func: Any, args: tuple[Any, ...], result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """How far the rounding of partial sums may move a result that the program has in `dtype`; None if there are none.
+
+    Half precision is summed in single precision.
+    """
+    if torch.Tag.pointwise in func.tags or not rounds(func) or not result.is_floating_point():
+        return None
+    eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    if func._opname in _REDUCTIONS:
+        n, size = _partial_sums(func._opname, args, result)
+        return (size * (eps * math.sqrt(n))).nan_to_num(0, 0, 0)
+    size = result.abs() + result.detach().square().mean().sqrt()
+    return (size * (eps * AMPLITUDE * _accumulation(args, result))).nan_to_num(0, 0, 0)
+
+
 def _partial_sums(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[int, torch.Tensor]:
     """How many terms a sum has, and how large its partial sums get.
 
@@ -327,3 +448,11 @@ def _partial_sums(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tup
             if name == "mean":
                 magnitudes, squares = magnitudes / n, squares / (n * n)
     return max(1, n), result.abs().to(wide) + squares.sqrt() + magnitudes / 8
+
+
+def value_noise(t: torch.Tensor, seed: int) -> torch.Tensor:
+    """Numbers in [−1, 1) that depend on each element's value and the seed: equal elements are rounded equally."""
+    bits = t.detach().to(torch.float64).contiguous().view(torch.int64)
+    mixed = (bits + seed * 0x2545F4914F6CDD1D % (1 << 62)) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 29)) * -0x40A7B892E31B1A47
+    return ((mixed >> 32) & 0xFFFFFF).to(torch.float64) / (1 << 23) - 1

@@ -269,7 +269,7 @@ class RepeatableCall:
         `arithmetic` None is the program's own, with its own random numbers; `constant` makes all random numbers equal.
         Whatever `function` raises is raised.
         """
-        wide = arithmetic is Arithmetic.EXACT
+        wide = arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
         mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
         with self.circumstances.restored():
             args, leaves = self.inputs.copies(wide=wide)

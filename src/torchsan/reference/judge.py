@@ -6,15 +6,15 @@ element by element. There is no tolerance to tune.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.arithmetic import Arithmetic, Unavailable, explanations
+from torchsan.reference.coherence import Coherent
 
 _EAGER_WIDTHS = 8.0
 """How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
@@ -24,6 +24,12 @@ _NUDGED_RUNS = (1, 2, 4, 16)
 """How many nudged replays at first, and how many before something is called wrong."""
 _SAME = 1e-7
 """Two float64 results this close are one: constants are often rounded to float32 on the way."""
+_NEAR_ULPS = 4.0
+"""Units in the last place by which two results may differ before anything else is asked."""
+_GARBAGE = 0.125
+"""The relative error of eager from which on it is no judge of anybody."""
+_EXPLAINED = 0.1
+"""The part of an error that a less precise arithmetic must leave over at most, if it is to explain it."""
 _NOISE = 0.01
 """A part of an error that may come and go without being the error."""
 _FAR = 1e-2
@@ -38,9 +44,11 @@ class Outcome(StrEnum):
     NON_FINITE = "non-finite"
     """NaN or Inf where eager and float64 have a number."""
     IMPRECISE = "imprecise"
-    """Right in exact arithmetic, but with far more rounding error than eager's."""
+    """Right in exact arithmetic, but as a less precise arithmetic computes it, which `explained` names."""
+    EAGER_WRONG = "eager-wrong"
+    """What eager gives for contiguous operands: its own result depends on their strides."""
     UNDECIDED = "undecided"
-    """Outside the width, but so is eager: nobody can say."""
+    """Outside the width, but not beyond doubt, or where eager itself is far off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,9 @@ class Judgement:
     bad: torch.Tensor | None = None
     centre: torch.Tensor | None = None
     width: torch.Tensor | None = None
+    coherent: Coherent | None = None
+    """The operator whose error all elements share, if that is what was found."""
+    explained: Arithmetic | None = None
 
 
 class Unlike(Unavailable):
@@ -67,17 +78,63 @@ Run = Callable[[Arithmetic, int], Any]
 """Computes a result again, in an arithmetic and with the noise of a seed. Raises Unavailable where it cannot."""
 
 
-def settle(run: Run, actual: torch.Tensor) -> Judgement:
+class Closer(Protocol):
+    """What the replay of a graph can tell beyond its results."""
+
+    @property
+    def rounds(self) -> bool:
+        """Whether anything is rounded between what is known and the result."""
+
+    @property
+    def thorough(self) -> bool:
+        """Whether to look for a shared error in results that are right element by element, too."""
+
+    def coherent(self, actual: torch.Tensor, eager: torch.Tensor) -> Coherent | None:
+        """The operator whose error all elements of the result share, if there is one."""
+
+
+def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judgement:
     """Judge a compiled result. This is the one place where rounding is told from bugs.
 
     By eager's result first; if that differs, by the float64 one and one nudged one; if it looks wrong, by more and more
-    nudged ones. Raise Unlike if eager's has another shape or dtype, Unavailable if there is no eager result.
+    nudged ones. What is right element by element may still share an error in all of them, which `closer` finds. What
+    is wrong may be explained by a less precise arithmetic. Raise Unlike if eager's has another shape or dtype,
+    Unavailable if there is no eager result.
     """
     eager = run(Arithmetic.EAGER, 0)
     if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
         raise Unlike(actual, eager)
-    if agrees(actual, eager):
+    same = _same(actual, eager)
+    if bool(same.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=eager)
+    if closer is not None and not closer.rounds and _has_ulp(actual.dtype):
+        zero = torch.zeros(actual.shape, dtype=torch.float64, device=actual.device)
+        return Judgement(outcome=Outcome.WRONG, eager=eager, bad=~same, centre=_double(eager), width=zero)
+    if agrees(actual, eager):
+        judgement = Judgement(outcome=Outcome.RIGHT, eager=eager)
+        thorough = closer is not None and closer.thorough and _has_ulp(actual.dtype) and _is_half(actual.dtype)
+    else:
+        judgement = _elementwise(run, actual, eager)
+        thorough = closer is not None and (closer.thorough or judgement.outcome is Outcome.UNDECIDED)
+    if judgement.outcome is Outcome.WRONG and _has_ulp(actual.dtype):
+        explained = _explanation(run, actual, judgement)
+        if explained is Arithmetic.CONTIGUOUS:
+            return replace(judgement, outcome=Outcome.EAGER_WRONG, explained=explained)
+        if explained is not None:
+            return replace(judgement, outcome=Outcome.IMPRECISE, explained=explained)
+    elif thorough and judgement.outcome in (Outcome.RIGHT, Outcome.UNDECIDED):
+        assert closer is not None
+        coherent = closer.coherent(actual, eager)
+        if coherent is not None:
+            centre = _double(run(Arithmetic.EXACT, 0))
+            width = centre.abs() * torch.finfo(actual.dtype).eps
+            return Judgement(
+                outcome=Outcome.WRONG, eager=eager, bad=~same, centre=centre, width=width, coherent=coherent
+            )
+    return judgement
+
+
+def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
     try:
         exact = run(Arithmetic.EXACT, 0)
     except Unavailable:
@@ -96,6 +153,34 @@ def settle(run: Run, actual: torch.Tensor) -> Judgement:
         if judgement.outcome is Outcome.RIGHT:
             break
     return judgement
+
+
+def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor) -> Judgement:
+    """Judge two results that were both computed in float64, and are not the same number.
+
+    Two graphs that mean the same agree to 1e-13 there, but for constants that one of them rounds to float32. `run`
+    computes the expected one again; what float32's rounding of every result can do to it is the width.
+    """
+    rough = [other for seed in (1, 2, 3) if _fits(other := run(Arithmetic.ROUGH, seed), expected)]
+    if not _has_ulp(expected.dtype):
+        return _judge_discrete(actual, expected, expected, rough)
+    a, c = _double(actual), _double(expected)
+    samples = [_double(r) for r in rough]
+    size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
+    width = size * _SAME + float(size.square().mean().sqrt()) * _SAME
+    if samples:
+        width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
+    distance = torch.where(torch.isfinite(a) & torch.isfinite(c), (a - c).abs(), torch.zeros_like(width))
+    settled = torch.stack([torch.isfinite(s) for s in (c, *samples)])
+    right = (
+        _same(a, c) | (torch.isfinite(a) & torch.isfinite(c) & ~(distance > width)) | (settled.any(0) & ~settled.all(0))
+    )
+    if bool(right.all()):
+        return Judgement(outcome=Outcome.RIGHT, eager=expected)
+    outcome = (
+        Outcome.NON_FINITE if bool((~torch.isfinite(a[~right]) & torch.isfinite(c[~right])).all()) else Outcome.WRONG
+    )
+    return Judgement(outcome=outcome, eager=expected, bad=~right, centre=c, width=width)
 
 
 def _fits(other: Any, eager: torch.Tensor) -> bool:
@@ -180,11 +265,11 @@ def judge(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, nudged
     right |= unsettled.any(0) & ~unsettled.all(0)
     if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=eager)
-    centre = _double(exact)
+    centre, bad = _double(exact), ~right
     return Judgement(
-        outcome=_outcome(a, e, c, ~right, actual.dtype, _scale(centre)),
+        outcome=_outcome(a[bad], e[bad], c[bad], width[bad], actual.dtype, _scale(centre)),
         eager=eager,
-        bad=doubtful.masked_scatter(doubtful, ~right),
+        bad=doubtful.masked_scatter(doubtful, bad),
         centre=centre,
         width=torch.zeros(actual.shape, dtype=width.dtype, device=width.device).masked_scatter(doubtful, width),
     )
@@ -196,7 +281,7 @@ def _near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     if not _has_ulp(actual.dtype) or bool(same.all()):
         return same
     info = torch.finfo(actual.dtype)
-    ulps = 4.0 if info.eps < 1e-4 else 1.5
+    ulps = 1.5 if _is_half(actual.dtype) else _NEAR_ULPS
     a, e = _compute(actual), _compute(eager)
     distance = (a - e).abs()
     return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | same
@@ -218,9 +303,11 @@ def _judge_discrete(
 def _width(e: torch.Tensor, c: torch.Tensor, samples: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
     size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
-    width = size * (2 * info.eps) + info.tiny + _away(e, c) * _EAGER_WIDTHS
+    # A nudge is several units in the last place of what rounding in half precision moves by half a unit.
+    eager, nudged = (2.0, 0.75) if _is_half(dtype) else (_EAGER_WIDTHS, _NUDGED_WIDTHS)
+    width = size * (2 * info.eps) + info.tiny + _away(e, c) * eager
     if samples:
-        width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
+        width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * nudged
     return width
 
 
@@ -236,33 +323,53 @@ def _scale(centre: torch.Tensor) -> float:
 
 
 def _outcome(
-    a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype, scale: float
+    a: torch.Tensor, e: torch.Tensor, c: torch.Tensor, width: torch.Tensor, dtype: torch.dtype, scale: float
 ) -> Outcome:
-    a, e, c = a[bad], e[bad], c[bad]
+    """What elements outside of their width amount to."""
     numbers = torch.isfinite(a) & torch.isfinite(c)
     if not bool(numbers.any()):
         return Outcome.NON_FINITE if bool((~torch.isfinite(a)).all()) else Outcome.WRONG
     if not bool(numbers.all()):
         return Outcome.WRONG
-    eps = torch.finfo(dtype).eps
-    size = c.abs().clamp_min(max(scale, torch.finfo(dtype).tiny))
-    # Towards larger magnitudes is positive, whatever the sign, so that a wrong factor shows as errors of one sign.
-    outward = torch.where(c == 0, (a - c).abs(), ((a - c) * torch.sgn(c).conj()).real)
-    error, eager_error = outward / size, (e - c).abs() / size
-    if float(eager_error.median()) > 0.125:
+    info = torch.finfo(dtype)
+    if float(((e - c).abs() / c.abs().clamp_min(max(scale, info.tiny))).median()) > _GARBAGE:
         return Outcome.UNDECIDED
-    # Less than half of the digits lost is a matter of precision. So are more, if they go both ways: errors of one sign
-    # are a wrong number somewhere.
-    typical = float(error.abs().median())
-    one_sided = error.numel() < 8 or _one_sided(error) or _one_sided(((a - c) / size).real)
-    if typical < math.sqrt(eps) / 4 or (typical < 1e-2 and not one_sided):
-        worse = float((error.abs() / (eager_error + eps)).median())
-        return Outcome.IMPRECISE if worse >= 100 else Outcome.UNDECIDED
-    return Outcome.WRONG
+    distance = (a - c).abs()
+    beyond = (distance > _doubt(dtype) * width) & (distance > _NEAR_ULPS * info.eps * scale)
+    return Outcome.WRONG if bool(beyond.any()) else Outcome.UNDECIDED
 
 
-def _one_sided(error: torch.Tensor) -> bool:
-    return float(error.mean().abs()) > 0.5 * float(error.abs().mean())
+def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithmetic | None:
+    """The arithmetic that gives the very errors that `actual` has, if there is one.
+
+    Contiguous operands first: an operator that computes something else for other strides is wrong in eager.
+    """
+    assert judgement.centre is not None
+    for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
+        try:
+            other = run(arithmetic, 0)
+        except (Unavailable, RuntimeError, NotImplementedError, TypeError):
+            continue
+        if not _fits(other, judgement.eager):
+            continue
+        error, left = _double(actual) - judgement.centre, _double(actual) - _double(other)
+        finite = torch.isfinite(error) & torch.isfinite(left)
+        if float(left[finite].norm()) <= _EXPLAINED * float(error[finite].norm()):
+            return arithmetic
+    return None
+
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return torch.finfo(dtype).eps > 1e-4
+
+
+def _doubt(dtype: torch.dtype) -> float:
+    """How many widths outside is beyond doubt.
+
+    Half precision is computed in float32 and rounded, by eager after each operator, by a kernel at the end: there is
+    little that the width does not know. In float32 libraries have algorithms of their own.
+    """
+    return 1.25 if _is_half(dtype) else 4.0
 
 
 def _has_ulp(dtype: torch.dtype) -> bool:

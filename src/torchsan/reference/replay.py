@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -10,7 +12,18 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable, map_tensors
+from torchsan.reference.arithmetic import (
+    ABSOLUTE_ERRORS,
+    Arguments,
+    Arithmetic,
+    Operators,
+    Unavailable,
+    accumulation,
+    map_tensors,
+    rounds,
+    value_noise,
+)
+from torchsan.reference.coherence import Change, Coherent, find_coherent
 from torchsan.reference.judge import Judgement, settle
 from torchsan.reference.random import draw_as_kernels
 from torchsan.torch_internals.fakes import symbol_value
@@ -20,6 +33,13 @@ _METADATA_ONLY = frozenset(
     """empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones
     rand_like randn_like randint_like sym_size sym_stride sym_numel sym_storage_offset""".split()
 )
+
+
+log = logging.getLogger(__name__)
+
+_SAMPLES = 12
+_MOST_ELEMENTS = 1 << 22
+"""Of all the values of a result's graph: what is larger is judged element by element only."""
 
 
 class Replayer:
@@ -42,10 +62,13 @@ class Replayer:
         self.effects = effects
         self._symbols = symbols
 
-    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0) -> Any:
-        """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random."""
+    def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
+        """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
+
+        With `change`, the run goes on with what that makes of each node's tensor.
+        """
         order = self.needed(node)
-        values = _Values(self, arithmetic, seed, copies=any(is_mutable(n) for n in order))
+        values = _Values(self, arithmetic, seed, copies=any(is_mutable(n) for n in order), change=change)
         uses: dict[torch.fx.Node, int] = {node: 1}
         for each in order:
             for parent in each.all_input_nodes:
@@ -58,9 +81,16 @@ class Replayer:
                     values.forget(parent)
         return values.of(node)
 
-    def judge(self, node: torch.fx.Node, actual: torch.Tensor) -> Judgement:
-        """Judge what a compiled program has for the node. Raise what `run` and `settle` do."""
-        return settle(partial(self.run, node), actual)
+    def judge(self, node: torch.fx.Node, actual: torch.Tensor, *, thorough: bool = False) -> Judgement:
+        """Judge what a compiled program has for the node. Raise what `run` and `settle` do.
+
+        `thorough` also looks for errors that all elements share and that hide below the rounding of each.
+        """
+        return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+
+    def coherent(self, node: torch.fx.Node, actual: torch.Tensor) -> Coherent | None:
+        """The operator whose error all elements of a compiled result share, if there is one."""
+        return _Closer(self, node, thorough=True).coherent(actual, self.run(node, Arithmetic.EAGER))
 
     def instead(self, known: Mapping[torch.fx.Node, Any]) -> Replayer:
         """The same with other values for some of the known nodes."""
@@ -101,11 +131,77 @@ def _is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+class _Closer:
+    """Looks at one result more closely than element by element."""
+
+    def __init__(self, replayer: Replayer, node: torch.fx.Node, *, thorough: bool) -> None:
+        self._replayer = replayer
+        self._node = node
+        self._order = replayer.needed(node)
+        self.thorough = thorough
+
+    @property
+    def rounds(self) -> bool:
+        return any(_rounds(node) for node in self._order)
+
+    def coherent(self, actual: torch.Tensor, eager: torch.Tensor) -> Coherent | None:
+        if any(is_mutable(n) for n in self._order) or sum(map(self._elements, self._order)) > _MOST_ELEMENTS:
+            return None
+        run = partial(self._replayer.run, self._node, Arithmetic.EXACT)
+        try:
+            rounded = [run(change=partial(_rounded, seed)) for seed in range(_SAMPLES)]
+            # Half precision is summed in single precision, where more terms do not show.
+            precise = torch.finfo(actual.dtype).eps < 1e-4
+            accumulated = max(1.0, math.sqrt(self._terms()) / 2) if precise else 1.0
+            return find_coherent(
+                actual, lambda change: run(change=change), [eager, *rounded], _rounds, accumulated=accumulated
+            )
+        except (RuntimeError, NotImplementedError) as e:  # An operator that has no gradient, say.
+            log.debug("no slopes of %s: %s", self._node.name, e)
+            return None
+
+    def _elements(self, node: torch.fx.Node) -> int:
+        """How many elements the value of a node has in this call; 0 if it is no tensor, or not known."""
+        value = node.meta.get("val")
+        count = value.numel() if isinstance(value, torch.Tensor) else 0
+        return count if isinstance(count, int) else int(self._replayer.number(count) or 0)
+
+    def _terms(self) -> float:
+        """How many values a node adds up, at most; 1 if every operator computes element by element."""
+        adding = [n for n in self._order if _rounds(n) and torch.Tag.pointwise not in getattr(n.target, "tags", ())]
+        ratios = [max(map(self._elements, n.all_input_nodes), default=1) / max(1, self._elements(n)) for n in adding]
+        return max(ratios, default=1.0)
+
+
+def _rounds(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and hasattr(node.target, "_schema") and rounds(node.target)
+
+
+def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
+    """A float64 value with an error as rounding to the program's dtype makes it. Equal values have equal errors."""
+    meta = node.meta.get("val")
+    if not _rounds(node) or not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64:
+        return value
+    eps = torch.finfo(meta.dtype).eps
+    noise = value_noise(value, seed)
+    result = value * (1 + noise * (eps / 2))
+    target: Any = node.target
+    sums = accumulation(target, args, value, meta.dtype)
+    if sums is not None:
+        result = result + sums * noise
+    # An approximation errs alike for arguments that are alike, so that elements share this error.
+    absolute = ABSOLUTE_ERRORS.get(target._opname, 0.0)
+    return result + absolute * min(eps, torch.finfo(torch.float32).eps) * math.cos(seed)
+
+
 class _Values:
     """The values of the nodes in one run."""
 
-    def __init__(self, replayer: Replayer, arithmetic: Arithmetic, seed: int, *, copies: bool) -> None:
+    def __init__(
+        self, replayer: Replayer, arithmetic: Arithmetic, seed: int, *, copies: bool, change: Change | None
+    ) -> None:
         """`copies` of the known values are used, because something overwrites them."""
+        self._change = change
         self._replayer = replayer
         self._copies = copies
         self._operators = Operators(arithmetic, seed, draw_as_kernels)
@@ -124,7 +220,10 @@ class _Values:
     def compute(self, node: torch.fx.Node) -> None:
         """Compute a node whose parents have values."""
         value = self._replayer.number(node.meta["val"]) if _is_number(node) else None
-        self._values[node] = self._run(node) if value is None else value
+        value = self._run(node) if value is None else value
+        if self._change is not None and isinstance(value, torch.Tensor):
+            value = self._change(node, value, torch.fx.node.map_arg(node.args, self._values.get))
+        self._values[node] = value
 
     def forget(self, node: torch.fx.Node) -> None:
         """Free the value of a node that is not read again."""

@@ -64,8 +64,13 @@ def severities_text(findings: Iterable[Finding]) -> str:
 
 
 def seen_text(coverage: Coverage) -> str:
-    """Return what was looked at, in short."""
-    return f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+    """Return what was looked at, in short: what `clean` covers."""
+    seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+    return (
+        f"{seen}, {coverage.buffers_checked} of {count(coverage.buffers, 'buffer')} checked"
+        if coverage.buffers
+        else seen
+    )
 
 
 def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:

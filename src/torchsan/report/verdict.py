@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.records import Severity
+from torchsan.records import Check, Severity
 
 
 class Status(StrEnum):
@@ -70,7 +71,20 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
         reasons.append(f"nothing was compiled by Inductor, so {observed} was observed")
     elif coverage.graphs and coverage.kernels == 0 and coverage.buffers_checked == 0:
         reasons.append("the compiled graphs launch no kernels, so nothing was observed")
-    return tuple(reasons)
+    return (*reasons, *_unchecked_graphs(recording))
+
+
+def _unchecked_graphs(recording: Reader) -> Iterator[str]:
+    """The graphs that ran and of which a check that looks at buffers has looked at none."""
+    if not {Check.VALUES, Check.MEMORY} & set(recording.manifest.options.check):
+        return
+    called = {(t.get("graph"), t.get("direction")) for e in recording.events("times") if (t := e.get("times"))}
+    for graph in recording.graphs():
+        ran = (graph.id, str(graph.direction)) in called
+        if ran and graph.kernels and not recording.checked(graph.id, graph.direction):
+            n = len(graph.kernels)
+            kernels = "its kernel" if n == 1 else f"its {n} kernels"
+            yield f"graph {graph.label}: no buffer of {kernels} was checked"
 
 
 def signal_name(number: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torchsan.records import Direction, GraphRef
+from torchsan.records import Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.watch.compiled import graph_record
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
@@ -80,6 +80,14 @@ class StagesCheck(Observer):
             skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
+            blamed=lambda: self._blames_kernel(refs),
+        )
+
+    def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
+        """Whether an error in a kernel of one of these graphs was found already, which names more than this could."""
+        return any(
+            f.severity is Severity.ERROR and f.stage is Stage.KERNEL and f.graph in refs.values()
+            for f in self._writer.findings
         )
 
     def _record(self, ladder: CompileStages, refs: dict[Direction, GraphRef]) -> None:

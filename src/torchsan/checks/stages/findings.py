@@ -16,7 +16,7 @@ from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
-from torchsan.reference.judge import Judgement, Outcome, agrees, same_in_float64, settle
+from torchsan.reference.judge import Judgement, Outcome, agrees, differ_in_float64, same_in_float64, settle
 from torchsan.torch_internals.snapshots import Snapshot
 
 _DIFF_LINES = 80
@@ -100,6 +100,24 @@ def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Differenc
             judgement = settle(run, a)
         except Unavailable:
             continue
+        if judgement.outcome is not Outcome.RIGHT:
+            kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
+            found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
+    return found
+
+
+def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun) -> list[Difference]:
+    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32."""
+    found = []
+    for name in apart_in_float64(actual, expected):
+        a, e = pair(actual, expected, name)
+        assert a is not None
+        assert e is not None
+
+        def run(arithmetic: Arithmetic, seed: int, name: str = name) -> Any:
+            return pair(rerun(arithmetic, seed), expected, name)[0]
+
+        judgement = differ_in_float64(run, a, e)
         if judgement.outcome is not Outcome.RIGHT:
             kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
             found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))

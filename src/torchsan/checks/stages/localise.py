@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong
+from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
@@ -34,11 +34,23 @@ def _note(signatures: Signatures, node: torch.fx.Node, value: Any) -> None:
 
 
 def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
-    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none."""
+    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none.
+
+    With them those that they are computed from and that have no counterpart above: inside of a decomposition.
+    """
     for node, signature in upper.items():
-        if not any(_alike(signature, other) for other in lower.values()):
-            trace = node.meta.get("stack_trace")
-            return [n for n in lower if n.meta.get("stack_trace") == trace]
+        if any(_alike(signature, other) for other in lower.values()):
+            continue
+        trace = node.meta.get("stack_trace")
+        found = {n for n in lower if n.meta.get("stack_trace") == trace}
+        waiting = list(found)
+        while waiting:
+            for parent in waiting.pop().all_input_nodes:
+                own = lower.get(parent)
+                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.values()):
+                    found.add(parent)
+                    waiting.append(parent)
+        return [n for n in lower if n in found]
     return []
 
 
@@ -149,13 +161,11 @@ class Search:
     def _differences(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
         expected, actual = self._run(top, arithmetic), self._run(graph, arithmetic)
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
-        if arithmetic is Arithmetic.EXACT and not found:
-            names = apart_in_float64(actual, expected)
-        else:
-            names = [n for n in expected.tensors if not _equal(actual, expected, n)]
-        judged = wrong(actual, names, self._reruns(top, own_random=False)) if names else []
-        # In float64 there is no rounding to speak of: what lies outside the program's own is a difference in meaning.
-        return found + [d for d in judged if arithmetic is Arithmetic.EXACT or _settled(d)]
+        reruns = self._reruns(top, own_random=False)
+        if arithmetic is Arithmetic.EXACT:
+            return found or wrong_in_float64(actual, expected, reruns)
+        names = [n for n in expected.tensors if not _equal(actual, expected, n)]
+        return found + [d for d in wrong(actual, names, reruns) if _settled(d)]
 
     def _inconclusive(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> bool:
         """Whether the two differ only in which random number goes where: with equal ones they are the same.

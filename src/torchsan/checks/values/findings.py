@@ -14,6 +14,8 @@ from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
 from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
+from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.judge import Judgement, Outcome
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
@@ -22,6 +24,7 @@ _KINDS = {
     Outcome.WRONG: (Kind.WRONG_VALUES, Severity.ERROR),
     Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
+    Outcome.EAGER_WRONG: (Kind.WRONG_VALUES, Severity.WARNING),
     Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
 }
 
@@ -84,6 +87,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         _in_order(_nodes(plan, unsteady.target)) if unsteady.target else list(plan.nodes),
         evidence,
         kind=Kind.NONDETERMINISTIC,
+        stage=Stage.KERNEL,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
         message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
@@ -104,10 +108,13 @@ def findings_for(
         if others & nodes[w.target]:
             continue
         suspects = (nodes[w.target] - cleared) | {w.target.node}
+        if w.judgement.coherent is not None:
+            suspects = set(w.judgement.coherent.nodes)
         evidence = _evidence(w, _in_order(nodes[w.target]), through)
         kind, severity = _KINDS[w.judgement.outcome]
         message = _message(w, launch, evidence)
-        fields = {"kind": kind, "severity": severity, "buffer": w.target.buffer, "message": message}
+        stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
+        fields = {"kind": kind, "severity": severity, "stage": stage, "buffer": w.target.buffer, "message": message}
         yield w, _finding(program, launch, _in_order(suspects), evidence, **fields)
 
 
@@ -116,7 +123,6 @@ def _finding(
 ) -> Finding:
     return Finding(
         check=Check.VALUES,
-        stage=Stage.KERNEL,
         graph=program.ref,
         kernel=launch.kernel,
         nodes=tuple(n.name for n in suspects),
@@ -133,8 +139,33 @@ def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, .
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
     evidence["through"] = list(through)
     evidence["filled"] = dict(wrong.filled)
+    judgement = wrong.judgement
+    if judgement.coherent is not None:
+        shared = judgement.coherent
+        names = [n.name for n in shared.nodes]
+        evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
+    if judgement.explained is not None:
+        evidence["explained"] = str(judgement.explained)
     evidence["text"] = list(_text(evidence))
     return evidence
+
+
+_AS_IF = {
+    Arithmetic.BFLOAT16: "in bfloat16",
+    Arithmetic.FLOAT16: "in float16",
+    Arithmetic.TF32: "in TF32",
+    Arithmetic.FLOAT32: "in float32",
+    Arithmetic.TEXTBOOK: "by the textbook's formula",
+}
+
+
+def _shared(coherent: Coherent) -> str:
+    """`the sigmoid is 4 % too small`."""
+    names = " or ".join(dict.fromkeys(n.name for n in coherent.nodes))
+    size = f"{100 * abs(coherent.size):.2g} %"
+    if coherent.slope is Slope.FACTOR:
+        return f"the {names} is {size} too {'large' if coherent.size > 0 else 'small'}"
+    return f"the {names} is off by {size} of its size"
 
 
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
@@ -168,10 +199,15 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
         Outcome.WRONG: "has wrong values in",
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
+        Outcome.EAGER_WRONG: "is right, and eager is not for operands with these strides, in",
         Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
     }[wrong.judgement.outcome]
-    elsewhere = ", on other data than this call's, which hide it" if wrong.filled else ""
-    return f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name}){elsewhere}"
+    message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
+    if wrong.judgement.coherent is not None:
+        message += f": {_shared(wrong.judgement.coherent)}"
+    if wrong.judgement.outcome is Outcome.IMPRECISE and wrong.judgement.explained is not None:
+        message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
+    return message + (", on other data than this call's, which hide it" if wrong.filled else "")
 
 
 def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:

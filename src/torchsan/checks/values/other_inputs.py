@@ -64,6 +64,8 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
 _MOST = 1 << 20
 """The most memory, in bytes, that is copied for it. A kernel on more data is seldom right by chance."""
 
+_MOST_SHAKEN = 1 << 26
+
 _REDUCTIONS = frozenset("all amax amin any max min prod sum".split())
 _DIVISIONS = frozenset("div divide floor_divide fmod pow remainder true_divide".split())
 
@@ -86,6 +88,30 @@ def other_data(launch: Launch, plan: LaunchPlan, values: Values) -> Iterator[tup
             for name, value in filled.items():
                 others[name].fill_(value)
             yield others, filled
+
+
+def shaken_data(launch: Launch, plan: LaunchPlan, inputs: Mapping[str, Any], values: Values) -> dict[str, Any] | None:
+    """The operands of a launch with every real number of its inputs changed at random, to see an error twice.
+
+    `inputs` are what the launch read, `values` what its operands are now. None if the launch cannot be judged so: it
+    draws or communicates, or reads what has no node of its own.
+    """
+    tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor)}
+    if launch.kind is KernelKind.FALLBACK or launch.result is not None or plan.inner or plan.effects:
+        return None
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
+    if len(storages) != len(tensors) or sum(storages.values()) > _MOST_SHAKEN:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    others = {name: _twin(t) for name, t in tensors.items()}
+    for name in plan.known:
+        given = inputs.get(name)
+        if name in others and isinstance(given, torch.Tensor):
+            others[name].copy_(given)
+            if given.is_floating_point():
+                factors = 0.75 + 0.5 * torch.rand(given.shape, generator=generator)
+                others[name].copy_((given.double() * factors).to(given.dtype))
+    return others
 
 
 def _suits(launch: Launch, plan: LaunchPlan, tensors: Mapping[str, torch.Tensor]) -> bool:

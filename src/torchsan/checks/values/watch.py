@@ -15,7 +15,7 @@ import torch.fx
 from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, unsteady_finding
-from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data
+from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
 from torchsan.records import Finding
@@ -28,6 +28,9 @@ from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 log = logging.getLogger(__name__)
+
+_UNCONFIRMED_SIGMAS = 15.0
+"""How far outside of chance an error that all elements share must lie where the launch cannot be repeated."""
 
 Known = dict[torch.fx.Node, Any]
 
@@ -135,7 +138,7 @@ class ValuesWatch(CallWatch):
     def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
         others = {} if again is None else self._repetition.differences(at.values, again)
-        wrong = self._judge(at)
+        wrong = [w for w in self._judge(at, thorough=self._probes) if self._is_confirmed(w, at, again)]
         reported = self._report_unsteady(at, others)
         wrong = [w for w in wrong if w.target.variable not in reported]
         if not at.start.suspect:
@@ -198,14 +201,33 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
-    def _judge(self, at: _Launched) -> list[Wrong]:
+    def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
+        """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
+        coherent = wrong.judgement.coherent
+        if coherent is None:
+            return True
+        others = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
+        if again is None or others is None:
+            return coherent.sigmas >= _UNCONFIRMED_SIGMAS
+        known = {
+            node: _copy(value) if isinstance(value, torch.Tensor) else value
+            for name, held in at.plan.known.items()
+            if (value := self._in_shape(others.get(name, at.values[name]), name, held)) is not None
+            for node in held.nodes
+        }
+        again(**{name: t for name, t in others.items() if name in at.launch.operands})
+        actual = _result({**at.values, **others}[wrong.target.variable], wrong.target)
+        second = None if actual is None else at.replayer.instead(known).coherent(wrong.target.node, actual)
+        return second is not None and coherent.agrees(second)
+
+    def _judge(self, at: _Launched, *, thorough: bool = False) -> list[Wrong]:
         wrong: list[Wrong] = []
         for target in at.plan.targets:
             actual = _result(at.values[target.variable], target)
             if actual is None:
                 continue
             try:
-                judgement = at.replayer.judge(target.node, actual)
+                judgement = at.replayer.judge(target.node, actual, thorough=thorough)
             except Unavailable as e:
                 self._skip(target, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
