@@ -129,7 +129,7 @@ FAULTS = [
         name="a_loop_that_stops_short",
         program=_fused(lambda x: x.cos() * 3, X),
         pattern=r"x0<static_cast<int64_t>\(2048L\)",
-        wrong="x0<static_cast<int64_t>(2040L)",
+        wrong="x0<static_cast<int64_t>(2032L)",
         ops=_ops("cos.default", "mul.Tensor"),
     ),
     Fault(

@@ -62,6 +62,14 @@ def test_what_a_narrower_dtype_gives_is_imprecise(arithmetic: Arithmetic) -> Non
     assert replayer.judge(sin, actual + 1e-3).outcome is Outcome.WRONG
 
 
+def test_nothing_explains_a_number_where_there_is_none() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.log.default(x))
+    x, log = (n for n in graph.graph.nodes if n.name in ("x", "log_default"))
+    replayer = Replayer({x: -torch.ones(1)}, attribute=lambda name: None, symbols={})
+    judgement = replayer.judge(log, torch.zeros(1))
+    assert (judgement.outcome, judgement.explained) == (Outcome.WRONG, None)
+
+
 def test_what_is_not_rounded_must_be_the_same() -> None:
     graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.relu.default(torch.ops.aten.neg.default(x)))
     x, relu = (n for n in graph.graph.nodes if n.name in ("x", "relu_default"))

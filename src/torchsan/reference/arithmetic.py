@@ -182,10 +182,12 @@ class Operators:
 
 def rounds(func: Any) -> bool:
     """Whether an operator's results are rounded. A maximum, a gather or a copy is exact."""
-    name = func._opname
-    if name in ("convert_element_type", "_to_copy", "to"):
+    schema, name = func._schema, func._opname
+    if name in ("convert_element_type", "_to_copy", "to") or looks_at_bits(func):
         return False
-    return name not in _EXACT and not looks_at_bits(func) and all(r.alias_info is None for r in func._schema.returns)
+    if schema.is_mutable:
+        return name.removesuffix("_") not in _EXACT
+    return name not in _EXACT and all(r.alias_info is None for r in schema.returns)
 
 
 def looks_at_bits(func: Any) -> bool:

@@ -344,7 +344,11 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
 
     Contiguous operands first: an operator that computes something else for other strides is wrong in eager.
     """
+    assert judgement.bad is not None
     assert judgement.centre is not None
+    a, error = _double(actual), (_double(actual) - judgement.centre).abs()
+    if not bool(torch.isfinite(error[judgement.bad]).all()):
+        return None  # Where there is no number, or should be none, precision is not the question.
     for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
         try:
             other = run(arithmetic, 0)
@@ -352,9 +356,9 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
             continue
         if not _fits(other, judgement.eager):
             continue
-        error, left = _double(actual) - judgement.centre, _double(actual) - _double(other)
-        finite = torch.isfinite(error) & torch.isfinite(left)
-        if float(left[finite].norm()) <= _EXPLAINED * float(error[finite].norm()):
+        left = torch.where(_same(a, _double(other)), 0.0, (a - _double(other)).abs())
+        # Not a number compares as false, and so explains nothing.
+        if float(left.norm()) <= _EXPLAINED * float(error[torch.isfinite(error)].norm()):
             return arithmetic
     return None
 
