@@ -24,7 +24,7 @@ kept: list[object] = []
 _END = r"(    inductor_cpu_integer_div_error_flag = nullptr;)"
 MEMORY: dict[str, Callable[[str], str]] = {
     "out-of-bounds-write": lambda source: re.sub(_END, r"    out_ptr0[-1] = 7;\n\1", source, count=1),
-    "uninitialized-read": lambda source: re.sub(r"(<static_cast<int64_t>\(\d+L)\)", r"\1 - 8L)", source, count=1),
+    "uninitialized-read": lambda source: re.sub(r"(<static_cast<int64_t>\(\d+L)\)", r"\1 - 16L)", source, count=1),
     "leaked-buffer": lambda source: re.sub(
         r"\n( +)(buf0 = empty_strided_cpu\(.*\))",
         rf"\n\1\2\n\1__import__('{__name__}', fromlist=['kept']).kept.append(buf0)",

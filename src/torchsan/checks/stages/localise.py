@@ -21,6 +21,9 @@ from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
 
+_OVERLAP = "refer to a single memory location"
+"""From PyTorch's message about an operator that would overwrite what it reads."""
+
 
 Signatures = dict[torch.fx.Node, tuple[float, float, float]]
 """What each node of a graph computed, in three numbers."""
@@ -87,6 +90,8 @@ class Search:
         self._skipped = skipped
         self._top = first_stage_graph(stages)
         self._graphs = later_stage_graphs(stages, backward=self.backward)
+        self.overlapping: list[StageGraph] = []
+        """The graphs that PyTorch refuses to run, because they copy a tensor onto a part of itself."""
         self._runs: dict[_Key, Results | Exception] = {}
 
     @property
@@ -188,6 +193,8 @@ class Search:
             return self._run(graph, arithmetic)
         except Exception as e:  # whatever an operator makes of these arguments
             log.debug("cannot run %s in %s", graph.changed, arithmetic, exc_info=True)
+            if _OVERLAP in str(e):
+                self.overlapping.append(graph)
             if graph is not self._top:
                 reason = str(e) if isinstance(e, Unavailable) else _short(e)
                 self._skipped(f"the graph after {graph.changed.label or graph.stage} cannot be run: {reason}")

@@ -155,6 +155,10 @@ class StagesWatch:
         culprit = search.culprit(Arithmetic.EAGER)
         if culprit is not None:
             self._blame(culprit, search)
+        elif differences and search.overlapping:
+            # The step that made a copy of a tensor onto a part of itself: what comes of that depends on the order.
+            made = search.overlapping[0]
+            self._blame(Culprit(graph=made, differences=tuple(differences), arithmetic=Arithmetic.EAGER), search)
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
