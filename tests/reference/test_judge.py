@@ -62,6 +62,16 @@ def test_what_a_narrower_dtype_gives_is_imprecise(arithmetic: Arithmetic) -> Non
     assert replayer.judge(sin, actual + 1e-3).outcome is Outcome.WRONG
 
 
+def test_whole_numbers_share_no_error() -> None:
+    """A choice that flips with the last bit is judged as it was, also where shared errors are looked for."""
+    graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.argmax.default(torch.ops.aten.sin.default(x), -1))
+    x, argmax = (n for n in graph.graph.nodes if n.name in ("x", "argmax_default"))
+    replayer = Replayer({x: torch.randn(40, 8)}, attribute=lambda name: None, symbols={})
+    right = replayer.run(argmax, Arithmetic.EAGER)
+    assert replayer.judge(argmax, right, thorough=True).outcome is Outcome.RIGHT
+    assert replayer.judge(argmax, (right + 1) % 8, thorough=True).outcome is Outcome.WRONG
+
+
 def test_nothing_explains_a_number_where_there_is_none() -> None:
     graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.log.default(x))
     x, log = (n for n in graph.graph.nodes if n.name in ("x", "log_default"))

@@ -352,8 +352,8 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
     for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
         try:
             other = run(arithmetic, 0)
-        except (Unavailable, RuntimeError, NotImplementedError, TypeError):
-            continue
+        except (Unavailable, RuntimeError, NotImplementedError, TypeError, IndexError):
+            continue  # An index that is computed from rounded numbers may be none.
         if not _fits(other, judgement.eager):
             continue
         left = torch.where(_same(a, _double(other)), 0.0, (a - _double(other)).abs())
