@@ -121,7 +121,7 @@ class ValuesWatch(CallWatch):
             return
         start = self._start(plan, values)
         with undisturbed():
-            replayer = self._replayer(function, start)
+            replayer = self._replayer(function, launch, start)
             at = _Launched(launch=launch, plan=plan, values=values, start=start, replayer=replayer)
             wrong = self._check(at, again)
             del at, replayer
@@ -160,7 +160,7 @@ class ValuesWatch(CallWatch):
             suspect=any(s.suspect for s in sources),
         )
 
-    def _replayer(self, function: str, start: _Start) -> Replayer:
+    def _replayer(self, function: str, launch: Launch, start: _Start) -> Replayer:
         # A kernel may leave out an input that its result does not depend on, and must not leave out another.
         alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
         return Replayer(
@@ -168,6 +168,7 @@ class ValuesWatch(CallWatch):
             attribute=partial(self._program.attribute, function),
             symbols=self._symbols.get(function, {}),
             effects=start.effects,
+            triton=self._program.model.is_triton(launch),
         )
 
     def _keep(self, launch: Launch, plan: LaunchPlan, start: _Start, *, wrong: bool) -> None:

@@ -185,6 +185,11 @@ class Program:
         """The launch sites of all functions, in source order."""
         return tuple(launch for f in self.functions.values() for launch in f.launches())
 
+    def is_triton(self, launch: Launch) -> bool:
+        """Whether it launches a kernel in Triton, Inductor's or the user's."""
+        kernel = self.kernels.get(launch.kernel)
+        return kernel is not None and kernel.language.startswith("triton")
+
     def opaque(self) -> tuple[Opaque, ...]:
         """The statements that were not understood."""
         return tuple(s for f in self.functions.values() for s in f.walk() if isinstance(s, Opaque))
