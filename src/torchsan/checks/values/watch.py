@@ -201,6 +201,8 @@ class ValuesWatch(CallWatch):
 
     def _judge(self, at: _Launched) -> list[Wrong]:
         wrong: list[Wrong] = []
+        for buffer, reason in at.plan.unchecked:
+            self._skip(buffer, reason)
         for target in at.plan.targets:
             actual = _result(at.values[target.variable], target)
             if actual is None:
@@ -208,10 +210,12 @@ class ValuesWatch(CallWatch):
             try:
                 judgement = at.replayer.judge(target.node, actual)
             except Unavailable as e:
-                self._skip(target, str(e))
+                self._skip(target.buffer, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
                 log.debug("cannot replay %s", target.buffer, exc_info=True)
-                self._skip(target, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}")
+                self._skip(
+                    target.buffer, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}"
+                )
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, *at.plan.inner))
@@ -249,8 +253,8 @@ class ValuesWatch(CallWatch):
                 self._report_wrong(elsewhere, wrong)
                 break
 
-    def _skip(self, target: Target, reason: str) -> None:
-        self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
+    def _skip(self, buffer: str, reason: str) -> None:
+        self._writer.skipped(f"{buffer} of graph {self._program.record.label}", reason)
 
 
 def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
