@@ -162,7 +162,7 @@ class ValuesWatch(CallWatch):
 
     def _replayer(self, function: str, launch: Launch, start: _Start) -> Replayer:
         # A kernel may leave out an input that its result does not depend on, and must not leave out another.
-        alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
+        alive = {node: value for node, ref in self._inputs.get(function, {}).items() if (value := ref()) is not None}
         return Replayer(
             {**alive, **start.known},
             attribute=partial(self._program.attribute, function),
