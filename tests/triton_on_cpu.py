@@ -41,8 +41,11 @@ Array = np.ndarray[Any, Any]
 
 
 @contextmanager
-def enabled() -> Iterator[None]:
-    """Compile for the CPU to Triton, and interpret it; everything is as before afterwards."""
+def enabled(cpu_backend: str = "triton") -> Iterator[None]:
+    """Compile for the CPU to Triton, and interpret it; everything is as before afterwards.
+
+    With another `cpu_backend`, only what asks for Triton itself is compiled to it.
+    """
     import torch._inductor.config as config
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -72,7 +75,7 @@ def enabled() -> Iterator[None]:
             enter(patch.object(libdevice, name, function))
         enter(patch.object(CachingAutotuner, "run", _run))
         # In this process and not from a cache: neither a worker nor an artifact knows of the above.
-        enter(config.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False))
+        enter(config.patch(cpu_backend=cpu_backend, compile_threads=1, fx_graph_cache=False))
         yield
 
 
