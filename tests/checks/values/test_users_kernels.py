@@ -71,7 +71,7 @@ def test_a_users_kernel_in_forward_and_backward() -> None:
     torch._dynamo.reset()
     x = X.clone().requires_grad_()
     with torchsan.session() as run:
-        torch.compile(programs.forward_and_backward)(x).sum().backward()
+        torch.compile(programs.forward_and_backward)(x).sum().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
     assert [f for f in run.findings if f.severity is Severity.ERROR] == []
     assert x.grad is not None
 

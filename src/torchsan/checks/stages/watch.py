@@ -16,7 +16,7 @@ from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
-from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
+from torchsan.checks.stages.plan import maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
@@ -66,7 +66,6 @@ class StagesWatch:
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
         self._later = False
-        self._repeatable: bool | None = None
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
@@ -109,7 +108,7 @@ class StagesWatch:
     def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
-            reason = unsupported(args) or self._not_repeatable()
+            reason = unsupported(args)
             if reason is not None:
                 self.skipped(reason)
                 return None
@@ -123,13 +122,6 @@ class StagesWatch:
             log.debug("cannot run Dynamo's graph", exc_info=True)
             self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
             return None
-
-    def _not_repeatable(self) -> str | None:
-        """Why the graphs are not run again, if so."""
-        if self._repeatable is None:
-            self._repeatable = not launches_users_kernels(self._stages)
-        # A graph runs on memory of its own, which nothing guards: a kernel that writes beyond it takes the job down.
-        return None if self._repeatable else "a Triton kernel of the user's own is not run a second time"
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
         if not self._wrong:
