@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== installing torchsan and the pinned versions of constraints.txt (about a minute, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors,triton]'
 	@touch $@
 
 demo: $(STAMP)  ## look inside a compiled model

@@ -31,6 +31,27 @@ def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch)
     assert doctor._cache().needed
 
 
+@pytest.mark.parametrize(
+    ("version", "found", "remedy"),
+    [
+        ("3.7.1", "3.7.1: no GPU, so kernels run by its interpreter only", None),
+        ("4.0.0", "4.0.0: no GPU", "tested with Triton 3.7"),
+        (None, "not installed", "pip install 'torchsan[triton]'"),
+    ],
+)
+def test_what_of_triton_is_here(
+    version: str | None, found: str, remedy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if version else None)
+    monkeypatch.setattr(doctor, "installed_version", lambda name: version)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.xpu.is_available", lambda: False)
+    examined = doctor._triton()
+    assert examined.found.startswith(found)
+    assert (remedy or "") in (examined.remedy or "")
+    assert (examined.remedy is None, examined.needed) == (remedy is None, False)
+
+
 def test_a_check_that_this_pytorch_does_not_allow_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(one.remedy is None for one in doctor._seams())
     joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")

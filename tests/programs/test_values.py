@@ -40,3 +40,11 @@ def test_no_error_on_a_healthy_program(name: str) -> None:
     coverage = run.coverage
     skipped = [s for s in coverage.skipped if "calls N|all" not in s.reason]  # Later calls hide no buffer.
     assert coverage.buffers_checked + len(skipped) >= coverage.buffers > 0, coverage
+
+
+def test_a_program_without_inputs_is_checked() -> None:
+    with torchsan.session(check="values") as run:
+        torch.compile(lambda: torch.rand(30) + 1)()
+    assert run.findings == ()
+    assert [s.what for s in run.coverage.skipped] == ["buf0 of graph 0 inference"]  # its seeds
+    assert run.coverage.buffers_checked == 1

@@ -28,6 +28,8 @@ from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, torch_version
 
 _LOW_DISK = 2 * 2**30
+_TRITON = ("3", "7")
+"""The release of Triton that tests run: the one that PyTorch 2.13 asks for."""
 _PROGRAM = """
 #include <omp.h>
 #include <cmath>
@@ -87,6 +89,7 @@ def examine() -> Iterator[Examined]:
     yield _compiler()
     yield _cache()
     yield _disk()
+    yield _triton()
     yield Examined(what="sqlite", found=sqlite3.sqlite_version)
     yield from _extras()
 
@@ -183,6 +186,20 @@ def _disk() -> Examined:
     free = shutil.disk_usage(Path.cwd()).free
     remedy = "saved tensors can be large; choose a roomier place with --out" if free < _LOW_DISK else None
     return Examined(what="disk", found=f"{free / 2**30:.1f} GiB free in the current folder", remedy=remedy)
+
+
+def _triton() -> Examined:
+    """Where kernels in Triton can run here. torchsan itself does not need it."""
+    if importlib.util.find_spec("triton") is None:
+        found = "not installed: no kernels in Triton"
+        return Examined(what="triton", found=found, remedy="pip install 'torchsan[triton]'; programs in C++ need none")
+    version = installed_version("triton") or "unknown version"
+    torch = sys.modules.get("torch")
+    device = torch is not None and (torch.cuda.is_available() or torch.xpu.is_available())
+    where = "kernels run on the GPU" if device else "no GPU, so kernels run by its interpreter only"
+    tested = version.split(".")[:2] == list(_TRITON)
+    remedy = None if tested else f"torchsan is tested with Triton {'.'.join(_TRITON)}, by its interpreter"
+    return Examined(what="triton", found=f"{version}: {where}", remedy=remedy)
 
 
 def _extras() -> Iterator[Examined]:

@@ -1,6 +1,7 @@
 """Random numbers drawn again: those of Inductor's CPU kernels, and those that two graphs of a program share.
 
-Inductor's kernels use Philox4x32-10, with one counter an element.
+Inductor's kernels use Philox4x32-10, with one counter an element. C++ and Triton differ in the key, in how a word
+becomes a number, and in the arithmetic of normal numbers.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ _NORMAL = frozenset(["randn", "randn_like", "normal", "normal_", "normal_functio
 
 
 def draw_as_kernels(
-    operators: Operators, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Callable[[], Any]
+    operators: Operators,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    compute: Callable[[], Any],
+    *,
+    triton: bool = False,
 ) -> Any:
-    """Return the numbers that the compiled kernel drew for one of Inductor's random operators.
+    """Return the numbers that the compiled kernel, of C++ or Triton, drew for one of Inductor's random operators.
 
     Raise Unavailable for an operator that draws from a generator: where that stood at the launch is not known.
     """
@@ -46,9 +53,11 @@ def draw_as_kernels(
     if not isinstance(seed, torch.Tensor) or seed.device.type != "cpu" or name.startswith("inductor_seed"):
         raise Unavailable(f"the random numbers of prims.{name} cannot be drawn again")
     if name == "inductor_randint":
-        return randint(args[0], args[1], args[2], seed)
+        return randint(args[0], args[1], args[2], seed, triton=triton)
     # A uniform number is exact; a normal one is computed from it, in single precision.
-    return operators.given(rand(args[0], seed)) if args[2] == "rand" else operators.rounded(randn(args[0], seed))
+    if args[2] == "rand":
+        return operators.given(rand(args[0], seed, triton=triton))
+    return operators.rounded(randn(args[0], seed, triton=triton))
 
 
 class SharedNumbers:
@@ -141,38 +150,49 @@ def _bernoulli(name: str, args: tuple[Any, ...], drawn: torch.Tensor) -> Any:
     return args[0].copy_(drawn > 1 - (0.5 if chance is None else chance))
 
 
-def rand(size: Sequence[int], seed: torch.Tensor) -> torch.Tensor:
+def rand(size: Sequence[int], seed: torch.Tensor, *, triton: bool = False) -> torch.Tensor:
     """Uniform in [0, 1), as `prims.inductor_random(size, seed, 'rand')` compiles to."""
-    words = _words(size, seed)
-    return torch.from_numpy(_uniform(words[0])).reshape(tuple(size))
+    words = _words(size, seed, triton=triton)
+    return torch.from_numpy(_uniform(words[0], triton=triton)).reshape(tuple(size))
 
 
-def randn(size: Sequence[int], seed: torch.Tensor) -> torch.Tensor:
+def randn(size: Sequence[int], seed: torch.Tensor, *, triton: bool = False) -> torch.Tensor:
     """Standard normal, as `prims.inductor_random(size, seed, 'randn')` compiles to: Box and Muller's transform."""
-    words = _words(size, seed)
-    u1 = (np.float32(1) - _uniform(words[0])).astype(np.float64)
-    u2 = (np.float32(1) - _uniform(words[1])).astype(np.float64)
+    words = _words(size, seed, triton=triton)
+    first, second = (_uniform(w, triton=triton) for w in words[:2])
+    if triton:
+        # All in single precision: near a zero of the cosine, the rounding of the angle is what one sees.
+        length = np.sqrt(np.float32(-2) * np.log(np.maximum(np.float32(1e-7), first)))
+        normal = length * np.cos(np.float32(2.0 * math.pi) * second)
+        return torch.from_numpy(normal).reshape(tuple(size))
+    u1 = (np.float32(1) - first).astype(np.float64)
+    u2 = (np.float32(1) - second).astype(np.float64)
     # C++ takes log of a float as a float, and the rest as doubles.
     log = np.log(u1.astype(np.float32)).astype(np.float64)
     normal = np.sqrt(-2.0 * log) * np.cos(2.0 * math.pi * u2)
     return torch.from_numpy(normal.astype(np.float32)).reshape(tuple(size))
 
 
-def randint(low: int, high: int, size: Sequence[int], seed: torch.Tensor) -> torch.Tensor:
+def randint(low: int, high: int, size: Sequence[int], seed: torch.Tensor, *, triton: bool = False) -> torch.Tensor:
     """Integers in [low, high), as `prims.inductor_randint` compiles to."""
-    words = _words(size, seed)
+    words = _words(size, seed, triton=triton)
     drawn = words[0].astype(np.uint64) | (words[1].astype(np.uint64) << np.uint64(32))
     return torch.from_numpy((drawn % np.uint64(high - low)).astype(np.int64) + low).reshape(tuple(size))
 
 
-def _uniform(words: _Words) -> npt.NDArray[np.float32]:
-    return (words & np.uint32(0x7FFFFFFF)).astype(np.float32) * np.float32(4.6566127342e-10)
+def _uniform(words: _Words, *, triton: bool) -> npt.NDArray[np.float32]:
+    """C++ drops the sign of a word; Triton folds the negative half onto the other: −1 is 0."""
+    positive = words ^ (np.uint32(0) - (words >> np.uint32(31))) if triton else words & np.uint32(0x7FFFFFFF)
+    return positive.astype(np.float32) * np.float32(4.6566127342e-10)
 
 
-def _words(size: Sequence[int], seed: torch.Tensor) -> tuple[_Words, _Words, _Words, _Words]:
-    """The four words of each element: the counter is its row-major position, the key the seed's low 32 bits."""
+def _words(size: Sequence[int], seed: torch.Tensor, *, triton: bool) -> tuple[_Words, _Words, _Words, _Words]:
+    """The four words of each element: the counter is its row-major position.
+
+    The key is the seed's low 32 bits; Triton's has the high ones too.
+    """
     key_a = np.uint32(int(seed.item()) & 0xFFFFFFFF)
-    key_b = np.uint32(0)
+    key_b = np.uint32((int(seed.item()) >> 32) & 0xFFFFFFFF if triton else 0)
     c0 = np.arange(math.prod(size), dtype=np.uint64).astype(np.uint32)
     c1, c2, c3 = (np.zeros_like(c0) for _ in range(3))
     with np.errstate(over="ignore"):

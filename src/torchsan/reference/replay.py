@@ -52,14 +52,17 @@ class Replayer:
         attribute: Callable[[str], Any],
         symbols: Mapping[Any, Any],
         effects: tuple[torch.fx.Node, ...] = (),
+        triton: bool = False,
     ) -> None:
         """`attribute` gives the graph's constants, `symbols` the values of symbolic sizes.
 
-        `effects` are nodes that overwrite known values: they run where they stand in the graph, on copies.
+        `effects` are nodes that overwrite known values: they run where they stand in the graph, on copies. `triton`
+        tells that random numbers are drawn as Triton's kernels draw them, and not as those of C++ do.
         """
         self.known = known
         self.attribute = attribute
         self.effects = effects
+        self.triton = triton
         self._symbols = symbols
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
@@ -95,7 +98,9 @@ class Replayer:
     def instead(self, known: Mapping[torch.fx.Node, Any]) -> Replayer:
         """The same with other values for some of the known nodes."""
         known = {**self.known, **known}
-        return Replayer(known, attribute=self.attribute, symbols=self._symbols, effects=self.effects)
+        return Replayer(
+            known, attribute=self.attribute, symbols=self._symbols, effects=self.effects, triton=self.triton
+        )
 
     def needed(self, target: torch.fx.Node, known: Mapping[torch.fx.Node, Any] | None = None) -> list[torch.fx.Node]:
         """The nodes to compute for the target, parents first; from other `known` values if given."""
@@ -206,7 +211,7 @@ class _Values:
         self._change = change
         self._replayer = replayer
         self._copies = copies
-        self._operators = Operators(arithmetic, seed, draw_as_kernels)
+        self._operators = Operators(arithmetic, seed, partial(draw_as_kernels, triton=replayer.triton))
         self._values: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:

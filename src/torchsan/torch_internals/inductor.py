@@ -22,6 +22,8 @@ _REFUSED = re.compile(
     r"(^|[._])(log|dir|path|file)|cache|remote|trace|debug|cxx|worker|thread|subprocess|package|autotun|profil"
 )
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
+_CHOICES = {"cpu_backend": ("cpp", "triton", "halide", "pallas")}
+"""Settings that are one of several words."""
 
 
 def changed_config() -> dict[str, Any]:
@@ -44,7 +46,9 @@ def is_settable(name: str, value: Any) -> bool:
     """Whether setting this can only change what is generated, whoever says so."""
     if not re.fullmatch(r"[a-z_]\w*(\.[a-z_]\w*)?", name) or _REFUSED.search(name):
         return False
-    return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_TEXTS.fullmatch(name)))
+    if isinstance(value, str):
+        return value in _CHOICES.get(name, ()) or bool(_TEXTS.fullmatch(name))
+    return isinstance(value, bool | int | float)
 
 
 def inductor_config(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def is_higher_order(target: Any) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def is_users_kernel(target: Any) -> bool:
+    """Whether `target` is the operator that a graph has in the place of a Triton kernel that the user wrote."""
+    return is_higher_order(target) and str(target.name()).startswith("triton_kernel_wrapper")
+
+
 def draws_random_numbers(target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of an operator does: attention, for one, does so only with a dropout above zero."""
     import torch

@@ -36,18 +36,28 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     Launches follow the order of Inductor's schedule, one launch a run of it; so each buffer belongs to the first
     launch, from the one before it on, that writes its storage, under whatever name. A buffer that was removed has no
     name in the program: it lives inside the kernel of its neighbour. What a subgraph computes belongs to no launch.
+    Memory that only a Triton kernel of the user's own fills (`torch.empty`) is no step of the schedule.
     """
     launches = function.launches()
     result: dict[int, list[Buffer]] = {launch.nth: [] for launch in launches}
     position = 0
+    overwritten: set[tuple[int, str]] = set()
     removed: list[Buffer] = []
     for buffer in buffers:
         names, unpacked = _names_of(buffer.storage, function)
         # Results may be unpacked long after the launch that gave them.
         start = 0 if unpacked else position
         found = _first_writer(names, launches, start, extern=buffer.extern)
+        while found is not None and buffer.extern and (found, buffer.storage) in overwritten:
+            # A Triton kernel of the user's own overwrites a storage once; this is the next one that does.
+            found = _first_writer(names, launches, found + 1, extern=True)
         if found is not None and unpacked:
             result[launches[found].nth].append(buffer)
+        elif found is not None and launches[found].users_own:
+            result[launches[found].nth].append(buffer)
+            if buffer.extern:
+                overwritten.add((found, buffer.storage))
+                position = found
         elif found is not None:
             position = found
             result[launches[position].nth] += [*removed, buffer]
@@ -61,8 +71,9 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
 
 def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
     writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
-    # An operator does not run inside a fused kernel; only a Triton kernel of the user's own counts as both.
-    fitting = [i for i in writers if (launches[i].kind is KernelKind.FUSED) != extern]
+    # An operator does not run inside a fused kernel; a Triton kernel of the user's own is an operator to Inductor.
+    generated = [i for i in writers if launches[i].kind is KernelKind.FUSED and not launches[i].users_own]
+    fitting = [i for i in writers if (i in generated) != extern]
     return next(iter(fitting or writers), None)
 
 

@@ -209,7 +209,33 @@ def test_atomic_adds_and_the_users_own_triton_kernels() -> None:
     user = launch(call, "scale_kernel_0")
     assert user.reads == ("buf3",)  # The other is not written yet.
     assert user.writes == ("buf3", "buf4")
+    assert [x.kernel for x in call.launches() if x.users_own] == ["scale_kernel_0"]
     assert [x.kernel for x in call.launches()][:2] == ["aten.zero_", "aten.zero_"]
+
+
+_TEMPLATE = """
+t = async_compile.triton('t', '''
+@triton_heuristics.template(triton_meta={'signature': {'in_ptr0': '*fp32', 'arg_Q': '*fp32', 'arg_LSE': '*fp32',
+    'out_ptr1': '*fp32', 'ks0': 'i32'}}, inductor_meta={'kernel_name': 't'})
+@triton.jit
+def t(in_ptr0, arg_Q, arg_LSE, out_ptr1, ks0):
+    LSE = arg_LSE
+    tl.store(LSE + 1, tl.load(arg_Q) + ks0)
+    tl.store(out_ptr1, tl.load(in_ptr0))
+''', device_str='cuda')
+def call(args):
+    a, b, c = args
+    buf0 = empty_strided_cuda((4,), (1,), torch.float32)
+    t.run(a, b, c, buf0, 5, 8, 1, 1, stream=stream0)
+    return (buf0, )
+"""
+
+
+def test_templates_write_their_outputs_and_what_their_code_stores() -> None:
+    found = launch(parse(_TEMPLATE), "t")
+    assert not found.users_own
+    assert found.reads == ("a", "b", "c")
+    assert found.writes == ("c", "buf0")
 
 
 def test_partitions_are_calls_and_devices_are_no_steps() -> None:

@@ -60,7 +60,7 @@ class CallFindings:
             return {}
         kept = self._plan.learnt.sources
         if kernel.name not in kept:
-            suffix = {"cpp": "cpp", "triton": "py"}.get(kernel.language, "txt")
+            suffix = {"cpp": "cpp", "triton": "py", "triton-user": "py"}.get(kernel.language, "txt")
             # Names of artifacts are cut off at 100 characters, and the suffix should not be.
             kept[kernel.name] = self._collector.recorder.artifact(f"{kernel.name[:90]}.{suffix}", kernel.source)
         return {"kernel source": kept[kernel.name]}

@@ -15,6 +15,7 @@ import torch.fx
 
 from torchsan.records import Direction, Stage
 from torchsan.torch_internals.compile_stages import CompileStages, Part
+from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.snapshots import Snapshot
 
 Runner = Callable[[list[Any]], Any]
@@ -218,6 +219,15 @@ def _stand_in(node: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty(0, dtype=value.dtype)
     return 1 if isinstance(value, torch.SymInt) else value
+
+
+def launches_users_kernels(stages: CompileStages) -> bool:
+    """Whether a graph of the compile, or a subgraph, has an operator in the place of a user's Triton kernel."""
+    trails = [stages.dynamo, *(t for part in stages.parts for t in (part.whole, part.forward, part.backward))]
+    firsts = [s for trail in trails for s in trail.snapshots[:1]]
+    graphs = [s.graph for s in firsts]
+    graphs += [m.graph for s in firsts for m in s.attributes.values() if isinstance(m, torch.fx.GraphModule)]
+    return any(is_users_kernel(node.target) for graph in graphs for node in graph.nodes)
 
 
 def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:

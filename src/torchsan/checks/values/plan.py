@@ -9,9 +9,11 @@ from typing import Any
 
 import torch.fx
 
+from torchsan.checks.values.users_kernels import UsersKernels
 from torchsan.records import KernelKind
 from torchsan.reference.replay import is_mutable
 from torchsan.torch_internals import Buffer, LoweredGraph
+from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Function, Launch, Liveness
 from torchsan.watch.observer import CompiledProgram
 
@@ -48,6 +50,7 @@ class LaunchPlan:
     `keep` are variables that the launch leaves and that are no node's value: whoever reads one is judged from this
     launch's operands, which have to be kept. `inner` are the kept variables that this launch reads. `nodes` are all
     the nodes it computes, `effects` those among them that overwrite what another node gave, or a part of it.
+    `unchecked` are buffers that cannot be compared, each with the reason.
     """
 
     known: Mapping[str, Held]
@@ -56,6 +59,7 @@ class LaunchPlan:
     keep: tuple[str, ...]
     nodes: tuple[torch.fx.Node, ...]
     effects: tuple[torch.fx.Node, ...]
+    unchecked: tuple[tuple[str, str], ...] = ()
 
 
 def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:
@@ -78,6 +82,9 @@ class _Planner:
         self._inputs: dict[str, torch.fx.Node] = dict(zip(graph.inputs, placeholders, strict=False))
         self._holds = {variable: Held(nodes=(node,), variable=variable) for variable, node in self._inputs.items()}
         self._kept: dict[str, str] = {}
+        self._sources: dict[str, frozenset[torch.fx.Node]] = {}
+        """The nodes that kept variables are computed from, known ones and those of kept variables before them."""
+        self._users = UsersKernels(graph, program.model.kernels, function.launches(), program.computes)
         self._liveness = Liveness(function)
         self._returned = dict(_returned(function, graph))
         self._last = self._last_writers()
@@ -90,9 +97,9 @@ class _Planner:
         """The launch after which a storage is settled."""
         last: dict[str, int] = {}
         for launch in self._function.launches():
-            for buffer in self._computes.get(launch.nth, ()):
+            for buffer in self._computes.get(launch.nth, ()) if not launch.users_own else ():
                 last[buffer.storage] = launch.nth
-            for name in launch.writes:
+            for name in launch.writes if not launch.users_own else ():
                 if name in self._buffers:
                     last[name] = launch.nth
         return last
@@ -105,7 +112,7 @@ class _Planner:
             elif isinstance(step, Alias):
                 self._alias(step)
             elif isinstance(step, Launch):
-                yield step.nth, self._launch(step)
+                yield step.nth, self._users_launch(step) if step.users_own else self._launch(step)
 
     def _alias(self, step: Alias) -> None:
         """A new name: of one of several results, of a subgraph's, or of memory that is handed on."""
@@ -127,13 +134,19 @@ class _Planner:
         settled = tuple(self._targets(launch, self._computes.get(launch.nth, ())))
         # An operator without a node of its own overwrites what another node gave: with what, no replay can say.
         nameless = launch.kind is KernelKind.FALLBACK and not nodes
+        targets = [t for t in settled if not nameless and not _is_uninitialised(t.node)]
+        sources = self._known_nodes(known, inner)
+        hidden = {t.buffer for t in targets if self._users.hides(t.node, sources)}
+        keep = self._written(launch, settled)
+        self._sources.update(dict.fromkeys(keep, sources))
         return LaunchPlan(
             known=known,
             inner=inner,
-            targets=tuple(t for t in settled if not nameless and not _is_uninitialised(t.node)),
-            keep=self._written(launch, settled),
+            targets=tuple(t for t in targets if t.buffer not in hidden),
+            keep=keep,
             nodes=nodes,
             effects=tuple(n for n in nodes if is_mutable(n)),
+            unchecked=tuple((b, "depends on what a Triton kernel of the user's own has overwritten") for b in hidden),
         )
 
     def _operands(self, launch: Launch) -> tuple[dict[str, Held], tuple[str, ...]]:
@@ -160,6 +173,30 @@ class _Planner:
         keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
         self._kept.update({n: n for n in keep})
         return keep
+
+    def _known_nodes(self, known: Mapping[str, Held], inner: tuple[str, ...]) -> frozenset[torch.fx.Node]:
+        """The nodes whose values a launch is judged from."""
+        held = frozenset(node for h in known.values() for node in h.nodes)
+        return held.union(*(self._sources.get(name, ()) for name in inner))
+
+    def _users_launch(self, launch: Launch) -> LaunchPlan:
+        """A Triton kernel of the user's own. What it leaves is right by definition; the rest stays as it was."""
+        overwritten = self._users.overwritten(launch)
+        for name in overwritten:
+            self._holds.pop(name, None)
+            self._kept.pop(name, None)
+        given = {name: node for name, node in self._users.given(launch).items() if name in overwritten}
+        self._holds.update({name: Held(nodes=(node,), variable=name) for name, node in given.items()})
+        operators = [self._nodes[o] for b in self._computes.get(launch.nth, ()) for o in b.origins if o in self._nodes]
+        return LaunchPlan(
+            known={},
+            inner=(),
+            targets=(),
+            keep=(),
+            nodes=tuple(dict.fromkeys(n for n in operators if is_users_kernel(n.target))),
+            effects=(),
+            unchecked=tuple((name, f"no reference: the user wrote {launch.kernel}") for name in sorted(overwritten)),
+        )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
         unpacked = {s.source for s in self._items.values()}
@@ -198,7 +235,7 @@ class _Planner:
             return self._inputs[buffer.storage]
         if buffer.node is not None:
             return self._nodes[buffer.node]
-        return self._returned.get(buffer.name)
+        return self._users.nodes.get(buffer.name) or self._returned.get(buffer.name)
 
 
 def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, torch.fx.Node]]:

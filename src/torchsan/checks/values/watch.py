@@ -124,7 +124,7 @@ class ValuesWatch(CallWatch):
             return
         start = self._start(plan, values)
         with undisturbed():
-            replayer = self._replayer(function, start)
+            replayer = self._replayer(function, launch, start)
             at = _Launched(launch=launch, plan=plan, values=values, start=start, replayer=replayer)
             wrong = self._check(at, again)
             del at, replayer
@@ -163,14 +163,15 @@ class ValuesWatch(CallWatch):
             suspect=any(s.suspect for s in sources),
         )
 
-    def _replayer(self, function: str, start: _Start) -> Replayer:
+    def _replayer(self, function: str, launch: Launch, start: _Start) -> Replayer:
         # A kernel may leave out an input that its result does not depend on, and must not leave out another.
-        alive = {node: value for node, ref in self._inputs[function].items() if (value := ref()) is not None}
+        alive = {node: value for node, ref in self._inputs.get(function, {}).items() if (value := ref()) is not None}
         return Replayer(
             {**alive, **start.known},
             attribute=partial(self._program.attribute, function),
             symbols=self._symbols.get(function, {}),
             effects=start.effects,
+            triton=self._program.model.is_triton(launch),
         )
 
     def _keep(self, launch: Launch, plan: LaunchPlan, start: _Start, *, wrong: bool) -> None:
@@ -222,6 +223,8 @@ class ValuesWatch(CallWatch):
 
     def _judge(self, at: _Launched, *, thorough: bool = False) -> list[Wrong]:
         wrong: list[Wrong] = []
+        for buffer, reason in at.plan.unchecked:
+            self._skip(buffer, reason)
         for target in at.plan.targets:
             actual = _result(at.values[target.variable], target)
             if actual is None:
@@ -229,10 +232,12 @@ class ValuesWatch(CallWatch):
             try:
                 judgement = at.replayer.judge(target.node, actual, thorough=thorough)
             except Unavailable as e:
-                self._skip(target, str(e))
+                self._skip(target.buffer, str(e))
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
                 log.debug("cannot replay %s", target.buffer, exc_info=True)
-                self._skip(target, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}")
+                self._skip(
+                    target.buffer, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}"
+                )
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, *at.plan.inner))
@@ -270,8 +275,8 @@ class ValuesWatch(CallWatch):
                 self._report_wrong(elsewhere, wrong)
                 break
 
-    def _skip(self, target: Target, reason: str) -> None:
-        self._writer.skipped(f"{target.buffer} of graph {self._program.record.label}", reason)
+    def _skip(self, buffer: str, reason: str) -> None:
+        self._writer.skipped(f"{buffer} of graph {self._program.record.label}", reason)
 
 
 def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:

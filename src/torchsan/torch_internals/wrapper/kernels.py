@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchsan.torch_internals.wrapper.model import KernelDef
+from torchsan.torch_internals.wrapper.stores import stored_parameters
 
 
 def kernel_definitions(tree: ast.Module) -> dict[str, KernelDef]:
@@ -64,11 +65,15 @@ def _triton(name: str, source: str) -> KernelDef | None:
     function = _jitted(source)
     if function is None:
         return None
+    types = _setting(function, "triton_meta", "signature") or {}
     mutated = _setting(function, "inductor_meta", "mutated_arg_names")
+    if mutated is None and _is_template(function):
+        # Templates do not say which of their arguments they overwrite (attention its statistics), but their code does.
+        mutated = stored_parameters(function, ast.parse(source))
     if mutated is None:
         # A kernel of the user's own: nothing says what it writes, so everything may be.
-        return KernelDef(name=name, language="triton-user", writes=(), reads=(), source=source)
-    types = _setting(function, "triton_meta", "signature") or {}
+        parameters = tuple(a.arg for a in function.args.args if not _is_constexpr(a))
+        return KernelDef(name=name, language="triton-user", writes=(), reads=(), source=source, parameters=parameters)
     writes: list[bool | None] = []
     reads = []
     for parameter in (a.arg for a in function.args.args):
@@ -77,6 +82,16 @@ def _triton(name: str, source: str) -> KernelDef | None:
         writes.append(written if pointer else None)
         reads.append(not parameter.startswith("out_ptr"))
     return KernelDef(name=name, language="triton", writes=tuple(writes), reads=tuple(reads), source=source)
+
+
+def _is_template(function: ast.FunctionDef) -> bool:
+    """Whether Inductor made the kernel from a template: `@triton_heuristics.template(…)`."""
+    calls = (d.func for d in function.decorator_list if isinstance(d, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr == "template" for f in calls)
+
+
+def _is_constexpr(parameter: ast.arg) -> bool:
+    return parameter.annotation is not None and "constexpr" in ast.unparse(parameter.annotation)
 
 
 def _jitted(source: str) -> ast.FunctionDef | None:

@@ -23,6 +23,8 @@ class KernelDef:
     source: str = field(repr=False)
     lines: tuple[int, int] = (0, 0)
     """The first and the last line of the wrapper that hold the source."""
+    parameters: tuple[str, ...] = ()
+    """Of a Triton kernel that the user wrote: what its launches pass, by name and in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class Launch:
     column: int = 0
     bases: tuple[str, ...] = ()
     """Variables that hold a whole of which the launch writes a part (the result of a concatenation)."""
+    users_own: bool = False
+    """Whether the kernel is one that the user wrote in Triton: the graph says no more of it than its name."""
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -184,6 +188,11 @@ class Program:
     def launches(self) -> tuple[Launch, ...]:
         """The launch sites of all functions, in source order."""
         return tuple(launch for f in self.functions.values() for launch in f.launches())
+
+    def is_triton(self, launch: Launch) -> bool:
+        """Whether it launches a kernel in Triton, Inductor's or the user's."""
+        kernel = self.kernels.get(launch.kernel)
+        return kernel is not None and kernel.language.startswith("triton")
 
     def opaque(self) -> tuple[Opaque, ...]:
         """The statements that were not understood."""

@@ -372,6 +372,7 @@ class _FunctionParser:
             line=node.lineno,
             column=node.col_offset,
             bases=self._variables.wholes(arguments),
+            users_own=kernel is not None and kernel.language == "triton-user",
         )
         self._variables.hold(launch.writes)
         return launch

@@ -1,0 +1,44 @@
+"""Healthy programs as Triton kernels: no error under all four checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+import torchsan
+from torchsan.records import Severity
+
+pytest.importorskip("triton")
+from tests import triton_on_cpu
+from tests.planted.plant import planted
+from tests.programs.triton_programs import HEALTHY, Healthy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_cpu() -> Iterator[None]:
+    with triton_on_cpu.enabled():
+        yield
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(h, id=h.name, marks=[pytest.mark.slow] if h.slow else []) for h in HEALTHY]
+)
+def test_a_healthy_program_has_no_error(program: Healthy) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    sources: list[str] = []
+
+    def seen(source: str) -> str:
+        sources.append(source)
+        return source
+
+    with torchsan.session() as run, triton_on_cpu.templates() if program.templates else nullcontext(), planted(seen):
+        program.run()
+    assert [f for f in run.findings if f.severity is Severity.ERROR] == []
+    assert run.coverage.buffers_checked == run.coverage.buffers > 0
+    assert not [s for s in run.coverage.skipped if "failed" in s.reason]
+    assert any(("triton_tem_" if program.templates else "async_compile.triton(") in source for source in sources)
+    assert "cpp_pybinding" not in str(sources)
