@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -329,14 +328,6 @@ def _send_events(folder: Path, remote: RemoteFolder) -> None:
             log_.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")
         remote.put(EVENTS, copy)
-
-
-def remove(folder: Path) -> None:
-    """Remove a local folder whose contents are elsewhere, and `torchsan-runs` with it if it was the last there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.name == "torchsan-runs":
-        with suppress(OSError):
-            folder.parent.rmdir()
 
 
 def _short(error: Exception) -> str:
