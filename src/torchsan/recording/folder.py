@@ -223,12 +223,22 @@ def read_manifest(folder: Path) -> Manifest:
     return decode(Manifest, value)
 
 
+_DEEPEST = 64
+
+
 def loads_strictly(text: str) -> Any:
-    """Return JSON's value; raise ValueError for what JSON does not allow, and for nesting without end."""
+    """Return JSON's value; raise ValueError for what JSON does not allow, and for nesting that nobody writes."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except RecursionError as e:
         raise ValueError("nested too deeply") from e
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (v.values() if type(v) is dict else v for v in level if type(v) in (dict, list))
+        level = [v for values in inside for v in values if type(v) in (dict, list)]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
 
 
 def _no_constant(name: str) -> None:

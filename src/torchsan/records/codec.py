@@ -15,6 +15,9 @@ from torchsan.errors import RecordingError
 
 R = TypeVar("R")
 
+_LEAST, _MOST = -(2**128), 2**128
+"""No number of ours is as large, and every one between them is a float as well."""
+
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -72,7 +75,7 @@ Decode = Callable[[Any], Any]
 def _decoder(hint: Any) -> Decode:
     """How to decode what has this type."""
     if hint is Any:
-        return lambda value: value
+        return _decode_any
     if isinstance(hint, typing.NewType):
         return _decoder(hint.__supertype__)
     origin = get_origin(hint)
@@ -104,6 +107,20 @@ def _record_decoder(record: type) -> Decode:
         return record(**arguments)
 
     return decode_record
+
+
+def _decode_any(value: Any) -> Any:
+    """What is of no type is shown, and perhaps computed with: numbers without end would break that."""
+    values = [value]
+    while values:
+        each = values.pop()
+        if type(each) is int:
+            _expect(_LEAST < each < _MOST, int, "a number with many digits")
+        elif isinstance(each, list):
+            values += each
+        elif isinstance(each, dict):
+            values += each.values()
+    return value
 
 
 def _decode_tuple(hint: Any, element: Decode, value: Any) -> Any:
@@ -140,6 +157,7 @@ def _decode_plain(hint: Any, value: Any) -> Any:
         return complex(_decode_plain(float, value["re"]), _decode_plain(float, value["im"]))
     else:
         _expect(type(value) is hint, hint, value)
+        _expect(hint is not int or _LEAST < value < _MOST, hint, "a number with many digits")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ def clean(text: object, limit: int = 2000) -> str:
 
 def _escape(char: str) -> str:
     return "    " if char == "\t" else char.encode("unicode_escape").decode()
+
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Control characters, those that turn the direction of text or are not seen, and lone surrogates, which UTF-8 lacks."""
+
+
+def visible(text: str) -> str:
+    """Return text of any length and many lines with what cannot be seen written out: source can look like another."""
+    return _INVISIBLE.sub(lambda found: _escape(found[0]), text)
 
 
 def count(n: int, what: str) -> str:
