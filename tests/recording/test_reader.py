@@ -127,6 +127,7 @@ HOSTILE = [
     ("finding", _event(finding(id=""))),
     ("amended", _event(finding(id="F1\n"))),
     ("graph", _event(graph(id=10**60))),
+    ("finding", _event(finding(id="F1", evidence={"x": [{}] * 300_000}))),
 ]
 
 

@@ -142,3 +142,10 @@ def test_a_malformed_memory_event_is_refused(tmp_path: Path, body: dict[str, obj
         print_report(recording, io.StringIO())
     with pytest.raises(RecordingError, match="malformed"):
         as_trace(recording)
+
+
+def test_a_text_of_many_lines_is_not_shown_whole(writer: Writer) -> None:
+    many = "\n" * 1_000_000
+    writer.finding(finding(message=many, evidence={"x": many}))
+    writer.finding(finding(evidence={"text": ["line"] * 100_000}))
+    assert len(shown(finished(writer), everything=True).splitlines()) < 20_000

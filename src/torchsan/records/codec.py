@@ -18,6 +18,9 @@ R = TypeVar("R")
 _LEAST, _MOST = -(2**128), 2**128
 """No number of ours is as large, and every one between them is a float as well."""
 
+_MOST_VALUES = 250_000
+"""Parts of what has no type: more than any check writes of one thing, and few enough to show."""
+
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -110,10 +113,12 @@ def _record_decoder(record: type) -> Decode:
 
 
 def _decode_any(value: Any) -> Any:
-    """What is of no type is shown, and perhaps computed with: numbers without end would break that."""
-    values = [value]
+    """What is of no type is shown, and perhaps computed with: numbers and lists without end would break that."""
+    values, seen = [value], 0
     while values:
         each = values.pop()
+        seen += 1
+        _expect(seen <= _MOST_VALUES, Any, "a value of so many parts")
         if type(each) is int:
             _expect(_LEAST < each < _MOST, int, "a number with many digits")
         elif isinstance(each, list):

@@ -27,6 +27,8 @@ def shown_place(recording: Reader) -> str:
 
 
 _WIDTH = 8
+_LONGEST, _MOST_LINES = 200_000, 2000
+"""Characters and lines of one text. A recording can hold millions of either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
     """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
     head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
     yield Line(clean(head), _STYLES[finding.severity])
-    for text in finding.message.splitlines():
+    for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
     yield from source_lines(finding.source)
     yield from _evidence(finding.evidence)
@@ -140,7 +142,7 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
     """The evidence as its check puts it (`text`), or else field by field."""
     text = evidence.get("text")
     if isinstance(text, list):
-        for line in text:
+        for line in text[:_MOST_LINES]:
             yield Line(f"    {clean(line)}")
         return
     for name, value in evidence.items():
@@ -164,6 +166,6 @@ def _location(line: SourceLine) -> str:
 
 def field_lines(name: str, value: str, style: str = "") -> Iterator[Line]:
     """Yield a value with its name in front of it."""
-    for n, text in enumerate(value.splitlines() or [""]):
+    for n, text in enumerate(value[:_LONGEST].splitlines()[:_MOST_LINES] or [""]):
         label = f"{clean(name)}:" if n == 0 else ""
         yield Line(f"    {label:<{_WIDTH}} {clean(text)}", style)
