@@ -118,9 +118,10 @@ def _decode_any(value: Any) -> Any:
     while values:
         each = values.pop()
         seen += 1
-        _expect(seen <= _MOST_VALUES, Any, "a value of so many parts")
+        if seen > _MOST_VALUES:
+            raise ValueError(f"a value of more than {_MOST_VALUES:,} parts")
         if type(each) is int:
-            _expect(_LEAST < each < _MOST, int, "a number with many digits")
+            _expect_small(each)
         elif isinstance(each, list):
             values += each
         elif isinstance(each, dict):
@@ -162,10 +163,16 @@ def _decode_plain(hint: Any, value: Any) -> Any:
         return complex(_decode_plain(float, value["re"]), _decode_plain(float, value["im"]))
     else:
         _expect(type(value) is hint, hint, value)
-        _expect(hint is not int or _LEAST < value < _MOST, hint, "a number with many digits")
+        if hint is int:
+            _expect_small(value)
     return value
 
 
 def _expect(fits: bool, hint: Any, value: Any) -> None:
     if not fits:
         raise TypeError(f"{value!r:.80} is not {hint}")
+
+
+def _expect_small(value: int) -> None:
+    if not _LEAST < value < _MOST:
+        raise ValueError("a number with many digits")
