@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -223,8 +223,30 @@ def _release() -> None:
     _active = None
 
 
-def _record_to_disk(options: Options, stack: ExitStack) -> Writer:
-    """Begin a recording where the options say; `stack` ends it, and sends or removes it if it is not to stay there."""
+def _record_to_disk(options: Options, stack: ExitStack) -> Recorder:
+    """Begin a recording where the options say; `stack` ends it, and sends or removes it if it is not to stay there.
+
+    Where there is no room for one, say so and record in memory: that is no reason to stop a program.
+    """
+    import errno
+
+    from torchsan.recording import Recorder
+    from torchsan.recording.folder import NoSpaceError
+
+    with ExitStack() as begun:
+        try:
+            recorder = _begin_recording(options, begun)
+        except (NoSpaceError, OSError) as e:
+            if isinstance(e, OSError) and e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
+                raise
+            with suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"torchsan: nothing is recorded: {e}; the program goes on, and so do the checks\n")
+            return Recorder()
+        stack.push(begun.pop_all())
+        return recorder
+
+
+def _begin_recording(options: Options, stack: ExitStack) -> Writer:
     import tempfile
 
     from torchsan.recording import Writer, create_folder, current_rank, finalize, is_url
@@ -246,20 +268,20 @@ def _record_to_disk(options: Options, stack: ExitStack) -> Writer:
 def ship(folder: Path, url: str) -> Shipper:
     """Begin to send a new recording to `url`; if that cannot be, remove it and raise UsageError."""
     from torchsan.recording import Shipper
-    from torchsan.recording.shipping import remove
+    from torchsan.recording.folder import remove_folder
 
     try:
         return Shipper(folder, url)
     except BaseException:
-        remove(folder)
+        remove_folder(folder)
         raise
 
 
 def _sent_or_kept(folder: Path, shipper: Shipper) -> None:
-    from torchsan.recording.shipping import remove
+    from torchsan.recording.folder import remove_folder
 
     if shipper.finish():
-        remove(folder)
+        remove_folder(folder)
 
 
 def session(

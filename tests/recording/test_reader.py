@@ -13,6 +13,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.records import encode
 
 
 @pytest.fixture
@@ -103,6 +104,10 @@ def test_a_malformed_manifest_is_refused(recording: Path, changes: dict[str, obj
         Reader(recording)
 
 
+def _event(record: Any) -> str:
+    return json.dumps(encode(record))
+
+
 HOSTILE = [
     ("finding", "{"),
     ("finding", "[]"),
@@ -116,6 +121,13 @@ HOSTILE = [
     ("closed", "1" * 5000),
     ("note", b"\xff\xfe"),
     (b"\xff", "{}"),
+    ("note", '{"x": ' + "[" * 900 + "]" * 900 + "}"),
+    ("finding", _event(finding(id="F1", evidence={"x": 10**200}))),
+    ("finding", _event(finding(id="F1/../../../../x"))),
+    ("finding", _event(finding(id=""))),
+    ("amended", _event(finding(id="F1\n"))),
+    ("graph", _event(graph(id=10**60))),
+    ("finding", _event(finding(id="F1", evidence={"x": [{}] * 300_000}))),
 ]
 
 
@@ -185,4 +197,17 @@ def test_a_pipe_in_the_place_of_the_manifest_does_not_block(recording: Path) -> 
     (recording / "manifest.json").unlink()
     os.mkfifo(recording / "manifest.json")
     with pytest.raises(RecordingError):
+        Reader(recording)
+
+
+def test_a_virtual_table_in_the_place_of_the_events_is_not_asked(recording: Path) -> None:
+    (recording / "events.sqlite").unlink()
+    database = sqlite3.connect(recording / "events.sqlite")
+    try:
+        database.execute("CREATE VIRTUAL TABLE events USING fts5(id, time, thread, kind, body)")
+    except sqlite3.OperationalError as e:
+        pytest.skip(f"no such module here: {e}")
+    finally:
+        database.close()
+    with pytest.raises(RecordingError, match="table of events"):
         Reader(recording)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -111,10 +113,13 @@ def test_what_cannot_be_sent_stays_and_is_said_once(
         assert not shipper.finish()
     messages = capsys.readouterr().err
     assert messages.count("the network is down") == 1
-    assert f"`torchsan store sync {writer.path}` sends it" in messages
+    assert f"`torchsan store sync {writer.path} --to {url}` sends it" in messages
     assert list(remote(url)) == ["manifest.json"]
     assert read_destination(writer.path) == url
-    assert main(["store", "sync", str(writer.path)]) == 0
+    assert main(["store", "sync", str(writer.path)]) == 2  # What a recording says is not the user's word.
+    assert f"add --to {url}" in capsys.readouterr().err
+    assert list(remote(url)) == ["manifest.json"]
+    assert main(["store", "sync", str(writer.path), "--to", url]) == 0
     with local_copy(url) as folder:
         assert Reader(folder).closed
 
@@ -143,15 +148,16 @@ def test_an_outage_of_a_server_keeps_the_recording_and_sync_finishes_it(
     _, messages = run.communicate(timeout=120)
     (kept,) = Path("torchsan-runs").iterdir()
     assert "cannot send to s3://bucket/run now" in messages
-    assert f"torchsan store sync {tmp_path / kept}" in messages
+    assert f"torchsan store sync {tmp_path / kept} --to s3://bucket/run" in messages
     assert run.returncode == 4  # As without the outage: the script compiles nothing.
     assert Reader(kept).closed
-    failed = subprocess.run(command("store", "sync", str(kept)), capture_output=True, text=True)
+    sync = command("store", "sync", str(kept), "--to", "s3://bucket/run")
+    failed = subprocess.run(sync, capture_output=True, text=True)
     assert failed.returncode == 2
     assert "nothing is lost, try again" in failed.stderr
     with s3_server(port):  # An empty one.
         subprocess.run([sys.executable, "-c", bucket], check=True)
-        done = subprocess.run(command("store", "sync", str(kept)), capture_output=True, text=True)
+        done = subprocess.run(sync, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "all of it is there" in done.stdout
         reported = subprocess.run(command("report", "s3://bucket/run"), capture_output=True, text=True)
@@ -240,7 +246,7 @@ def test_what_is_there_is_not_sent_again_and_what_has_grown_is(url: str, tmp_pat
     assert Store(url).fsck()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"url": 7}', '{"url": NaN}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"url": 7}', '{"url": NaN}', '{"url": "s3://b/\\u202ex"}'])
 def test_a_damaged_destination_is_refused(tmp_path: Path, text: str) -> None:
     assert read_destination(tmp_path) is None
     (tmp_path / DESTINATION).write_text(text)
@@ -257,3 +263,46 @@ def test_names_in_a_remote_recording_cannot_leave_its_copy(url: str, tmp_path: P
     fs.store[f"{root}/artifacts/.hidden"] = fs.store[f"{root}/manifest.json"]
     with local_copy(url) as folder:
         assert list((folder / "artifacts").iterdir()) == []
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_recording_cannot_say_where_it_is_sent(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "manifest.json").write_text("mine")
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.close()
+    for local in (f"file://{home}", f"FILE://{home}", f"local://{home}", str(home), f"simplecache::file://{home}"):
+        (writer.path / DESTINATION).write_text(json.dumps({"url": local}))
+        for answer in ("", "y\n"):
+            monkeypatch.setattr(sys, "stdin", _Terminal(answer))
+            monkeypatch.setattr(sys, "stderr", _Terminal())
+            assert main(["store", "sync", str(writer.path)]) == 2
+    assert {f.name: f.read_text() for f in home.iterdir()} == {"manifest.json": "mine"}
+    (writer.path / DESTINATION).write_text(json.dumps({"url": url}))
+    for answer, status in (("", 2), ("n\n", 2), ("y\n", 0)):
+        assert remote(url) == {}
+        monkeypatch.setattr(sys, "stdin", _Terminal(answer))
+        assert main(["store", "sync", str(writer.path)]) == status
+    assert "manifest.json" in remote(url)
+
+
+def test_only_files_that_torchsan_writes_are_sent(url: str, tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    with Store(str(writer.path / "tensors")) as store:
+        store.put("small", torch.randn(4))
+        store.put("large", torch.randn(64, 1024))
+    writer.artifact("kernel.py", "x = 1\n")
+    writer.close()
+    ours = {p.relative_to(writer.path).as_posix() for p in writer.path.rglob("*") if p.is_file()}
+    for name in ("authorized_keys", "artifacts/.bashrc", "log/x.txt", "tensors/log/config", "blobs/config", "a/b/c"):
+        (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (writer.path / name).write_text("not ours")
+    (tmp_path / "secret").write_text("secret")
+    (writer.path / "artifacts" / "link.py").symlink_to(tmp_path / "secret")
+    send(writer.path, url)
+    assert set(remote(url)) == ours - {"events.sqlite-wal", "events.sqlite-shm"}

@@ -20,7 +20,7 @@ TIMELINE = [[10, 64, 64], [11, 128, 128], [12, 64, 128]]
 
 def memory(**changes: Any) -> dict[str, Any]:
     body = {"graph": 0, "direction": "forward", "call": 0, "peak": 128, "planned_peak": 128, "timeline": TIMELINE}
-    return body | {"allocated": 128, "saved": 0, "given": 0, "by_source": []} | changes
+    return body | {"allocated": 128, "saved": 0, "given": 0, "returned": 0, "by_source": []} | changes
 
 
 def watched(launch: int, phase: str) -> Watched:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.samples import finding, graph
+from torchsan.errors import RecordingError
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Direction, SourceLine
+from torchsan.report.perfetto import as_trace
 from torchsan.report.terminal import print_report
 
 
@@ -128,3 +130,22 @@ def test_colour_does_not_change_the_text(writer: Writer, monkeypatch: pytest.Mon
     terminal = Terminal()
     print_report(recording, terminal)
     assert terminal.getvalue() == shown(recording)
+
+
+@pytest.mark.parametrize("body", [{}, {"graph": 0}, {"graph": "x", "direction": "forward"}, {"by_source": 7}])
+def test_a_malformed_memory_event_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.event("memory", body)
+    writer.close()
+    recording = Reader(writer.path)
+    with pytest.raises(RecordingError, match="malformed MemoryCall"):
+        print_report(recording, io.StringIO())
+    with pytest.raises(RecordingError, match="malformed"):
+        as_trace(recording)
+
+
+def test_a_text_of_many_lines_is_not_shown_whole(writer: Writer) -> None:
+    many = "\n" * 1_000_000
+    writer.finding(finding(message=many, evidence={"x": many}))
+    writer.finding(finding(evidence={"text": ["line"] * 100_000}))
+    assert len(shown(finished(writer), everything=True).splitlines()) < 20_000

@@ -52,6 +52,8 @@ EVIL: dict[str, OperatorCall] = {
     "a node that is not there": call("mul", "aten.sin.default", node("nobody")),
     "what every object has": call("mul", "aten.sin.__class__", node("x")),
     "what every object of others has": call("mul", "their_library.__init__.default", node("x")),
+    "one of several results of nothing": call("mul", "getitem"),
+    "one of several results by name": OperatorCall(name="mul", op="getitem", args=(node("x"),), kwargs={"index": 0}),
     "more than one mark": call("mul", "aten.sin.default", {"node": "x", "dtype": "float32"}),
 }
 
@@ -165,6 +167,9 @@ def test_an_argument_that_is_no_value_of_its_kind_is_not_written(tmp_path: Path)
         ("cpu_backend", "evil", False),
         ("epilogue_fusion", "triton", False),
         ("trace.enabled", True, False),
+        ("save_args", True, False),
+        ("aot_inductor.dump_aoti_minifier", True, False),
+        ("run_jit_post_compile_hook", True, False),
         ("x = exit()", 1, False),
     ],
 )

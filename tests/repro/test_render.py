@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from tests.repro.made_up import call, exhibit, finding, given, node
+from torchsan.recording import Reader, Writer
 from torchsan.records import Check, Exhibit, Given, Kind
-from torchsan.repro.render import render
+from torchsan.repro.render import readme, render
+from torchsan.repro.trials import Verdict
 from torchsan.repro.values import Tensors, write_safetensors
 from torchsan.store import Store
 
@@ -121,3 +124,24 @@ def test_names_that_python_or_the_script_needs_are_changed(tmp_path: Path) -> No
         script = render(made, finding(), Tensors(store))
     assert "lambda_ = aten.sin.default(torch_)" in script.text
     assert "print_ = aten.cos.default(lambda_)" in script.text
+
+
+EVIL = "# x\n<script>alert(1)</script> [a](http://x) ![b](http://y) `c` ```\n\n## Not ours\n\u202e\x1b[2J"
+
+
+def test_what_a_recording_says_is_no_markup_in_the_readme(tmp_path: Path) -> None:
+    found = finding(
+        id="F1", message=EVIL, kernel=EVIL, ops=(EVIL,), evidence={"eager": EVIL, "compiled": EVIL, "text": [EVIL]}
+    )
+    writer = Writer.create(tmp_path / "run", command=[EVIL])
+    writer.close()
+    made = exhibit(notes=(EVIL,))
+    text = readme(
+        made, found, Reader(writer.path).manifest, Verdict(same=None, alone=True, eager=True, output=EVIL), EVIL, ()
+    )
+    outside = re.sub(r"^(`{3,})[a-z]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#.*", outside, re.MULTILINE)
+    assert headings[1:] == ["## What is wrong", "## How to run", "## Where it comes from"]
+    spoken = re.sub(r"`[^`\n]*`", "", outside.replace(r"\`", ""))
+    for markup in ("<script", "[a](", "![b](", "\u202e", "\x1b"):
+        assert markup not in spoken.replace(r"\[", "").replace(r"\<", "")

@@ -1,4 +1,4 @@
-"""The first code in the process of a user's program: `python _child.py RECORDING SCRIPT|-m MODULE [ARGS…]`.
+"""The first code in the process of a user's program: `python _child.py RECORDING PIPE SCRIPT|-m MODULE [ARGS…]`.
 
 It is run as a file, so that nothing of the user's can stand in its way, and finds the torchsan it belongs to by its
 own place rather than through `sys.path`, which belongs to the program.
@@ -27,7 +27,7 @@ def _main() -> None:
 
     from torchsan.cli.program import run_program
 
-    run_program(sys.argv[1], sys.argv[2:])
+    run_program(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -39,14 +39,51 @@ class _Program:
     argv0: str
 
 
-def run_program(folder: str, command: Sequence[str]) -> None:
-    """Run `SCRIPT [ARGS…]` or `-m MODULE [ARGS…]` and record to `folder`.
+def run_program(folder: str, pipe: int, command: Sequence[str]) -> None:
+    """Run `SCRIPT [ARGS…]` or `-m MODULE [ARGS…]` and record to `folder`; if that is empty, only run it.
 
+    The descriptor `pipe` gets a byte when the program is about to start, and is closed, unless it is negative.
     What the program raises goes on to the interpreter, which does with it what it always does: print the traceback,
     exit with the status of SystemExit, die of SIGINT. An exit handler that was registered before those of the program
     closes the session, so it runs last.
     """
-    writer = Writer(Path(folder))
+    writer = _open_writer(folder)
+    if writer is not None:
+        atexit.register(_watch(writer).close)
+        writer.event("started", {})
+    if pipe >= 0:
+        os.write(pipe, b"1")
+        os.close(pipe)
+    try:
+        program = _find(list(command))
+        main = ModuleType("__main__")
+        vars(main).update(program.names, __builtins__=sys.modules["builtins"])
+        sys.modules["__main__"] = main
+        sys.argv[0] = program.argv0
+        exec(program.code, vars(main))  # noqa: S102  # Running the user's program is the point.
+    except _NotFoundError as e:
+        if writer is None:
+            sys.stderr.write(f"torchsan: error: {e} [no-program]\n")
+            raise SystemExit(2) from None
+        _fail(writer, str(e), 2, "no-program")
+    except BaseException:
+        sys.excepthook = _without_our_frames(sys.excepthook)
+        raise
+
+
+def _open_writer(folder: str) -> Writer | None:
+    """Open the recording; say so if it cannot be written. The folder was made just now: it is not the user's fault."""
+    if not folder:
+        return None
+    try:
+        return Writer(Path(folder))
+    except UsageError as e:
+        sys.stderr.write(f"torchsan: nothing is recorded and nothing checked: {e}; the program runs without\n")
+        return None
+
+
+def _watch(writer: Writer) -> Session:
+    """Open the session of the program; if that fails, leave it to the parent to say why, and exit."""
     options = read_manifest(writer.path).options
     stop = partial(_stop_at_error, writer) if options.fail_fast else None
     session = Session(options, recorder=writer, on_finding=stop)
@@ -57,20 +94,7 @@ def run_program(folder: str, command: Sequence[str]) -> None:
         _fail(Writer(writer.path), str(e).removesuffix(f" [{e.slug}]"), 2 if isinstance(e, UsageError) else 3, e.slug)
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
         _fail(Writer(writer.path), f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
-    atexit.register(session.close)
-    writer.event("started", {})
-    try:
-        program = _find(list(command))
-        main = ModuleType("__main__")
-        vars(main).update(program.names, __builtins__=sys.modules["builtins"])
-        sys.modules["__main__"] = main
-        sys.argv[0] = program.argv0
-        exec(program.code, vars(main))  # noqa: S102  # Running the user's program is the point.
-    except _NotFoundError as e:
-        _fail(writer, str(e), 2, "no-program")
-    except BaseException:
-        sys.excepthook = _without_our_frames(sys.excepthook)
-        raise
+    return session
 
 
 def _stop_at_error(writer: Writer, finding: Finding) -> None:

@@ -21,8 +21,7 @@ from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
-from torchsan.recording.folder import create_place
-from torchsan.recording.shipping import remove
+from torchsan.recording.folder import MANIFEST, NoSpaceError, create_place, remove_folder
 from torchsan.records import Check
 from torchsan.report import EXPORTERS, Exports, add_export_flags, verdict
 from torchsan.report.findings import clean
@@ -95,17 +94,23 @@ def run(args: argparse.Namespace) -> int:
 def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]) -> tuple[int, Program]:
     """Run the program to its end with a recording, and report; return the status of the contract, and the program."""
     url = options.out if is_url(options.out) else None
-    folder = create_folder(None if url else options.out, command=command, options=options)
+    try:
+        folder = create_folder(None if url else options.out, command=command, options=options)
+    except NoSpaceError as e:
+        return _run_without_recording(command, str(e))
     shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with _trial_server() if options.repro else nullcontext() as server:
-        with supervised(_child_command(folder, command), progress.show if progress else None) as program:
+        start = _Start()
+        with supervised(
+            _child_command(str(folder), start, command), progress.show if progress else None, inherited=start.inherited
+        ) as program:
             if progress is not None:
                 progress.close()
             finalize(folder, program)
             sent = shipper is not None and shipper.finish()
             try:
-                status = _report(folder, options, exports, program, url if sent else None)
+                status = _report(folder, options, exports, program, url if sent else None, started=start.seen())
             except UsageError:
                 if shipper is not None:
                     shipper.discard()
@@ -113,8 +118,35 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
         if server and status == 1:
             _reproduce(folder, options, server)
     if sent:
-        remove(folder)
+        remove_folder(folder)
     return status, program
+
+
+class _Start:
+    """A pipe that tells whether the program was started, also where nothing can be recorded. It is closed by then."""
+
+    def __init__(self) -> None:
+        self.inherited: tuple[int, ...] = ()
+        if os.name == "posix":
+            self._end, write = os.pipe()
+            self.inherited = (write,)
+
+    def seen(self) -> bool:
+        """Whether the program was started; asked once, when it has ended."""
+        if not self.inherited:
+            return False
+        with os.fdopen(self._end, "rb") as stream:
+            return stream.read(1) == b"1"
+
+
+def _run_without_recording(command: list[str], reason: str) -> tuple[int, Program]:
+    """Run the program where nothing can be recorded: that is no reason not to run it."""
+    sys.stderr.write(f"torchsan: nothing is recorded and nothing checked: {clean(reason)}; the program runs without\n")
+    start = _Start()
+    with supervised(_child_command("", start, command), None, inherited=start.inherited) as program:
+        start.seen()
+        sys.stderr.write("torchsan: incomplete: the run could not be recorded, so nothing was checked\n")
+    return program.status or 4, program
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:
@@ -148,27 +180,33 @@ def _check(command: list[str]) -> None:
         raise UsageError(f"no such script: {command[0]}", slug="no-program")
 
 
-def _child_command(folder: Path, command: list[str]) -> list[str]:
+def _child_command(folder: str, start: _Start, command: list[str]) -> list[str]:
     # Private, but what multiprocessing uses for the same end, and the flags have no other list.
     flags: Callable[[], list[str]] = subprocess._args_from_interpreter_flags  # type: ignore[attr-defined]
-    return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), str(folder), *command]
+    pipe = str(*start.inherited) or "-1"
+    return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), folder, pipe, *command]
 
 
-def _report(folder: Path, options: Options, exports: Exports[Reader], program: Program, url: str | None) -> int:
+def _report(
+    folder: Path, options: Options, exports: Exports[Reader], program: Program, url: str | None, *, started: bool
+) -> int:
     from torchsan.report.terminal import print_report
 
     try:
         recording = Reader(folder)
     except RecordingError as e:
+        if started and (folder / MANIFEST).exists():  # The disk was full, and the program has run.
+            sys.stderr.write(f"torchsan: incomplete: the run could not be recorded: {clean(e)}\n")
+            return program.status or 4
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
     recording.place = url
     recording.program = program  # On a full disk this is not in the recording, but we know it.
     if recording.failure is not None:
         if recording.failure.status == 2:
-            remove(folder)
+            remove_folder(folder)
         error = UsageError if recording.failure.status == 2 else InternalError
         raise error(recording.failure.message, slug=recording.failure.slug)
-    if program.exit and not recording.events("started"):
+    if program.exit and not started and not recording.events("started"):
         raise InternalError(
             f"the program was not started: its process ended in torchsan, with status {program.exit}; "
             "what it said stands above",

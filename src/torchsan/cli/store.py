@@ -40,8 +40,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("fsck", _fsck, "check every record and every byte; exit status 1 if something is damaged")
     flag = add("gc", _gc, "remove what no tensor refers to")
     flag("--drop-damaged", action="store_true", help="give up records and names that are damaged")
-    flag = add("sync", None, "send a recording or a store that is still here to where it was meant to go, or to --to")
-    flag("--to", metavar="URL", help="where to; a recording whose sending was cut short knows it")
+    flag = add("sync", None, "send a recording or a store that is still here to --to")
+    flag("--to", metavar="URL", help="where to; without it you are asked, if the folder says where it was to go")
     parser.set_defaults(run=run)
 
 
@@ -71,9 +71,21 @@ def _sync(folder: Path, to: str | None) -> int:
     url = to or read_destination(folder)
     if url is None:
         raise UsageError(f"nothing says where {folder} is to go; name it with --to URL", slug="no-destination")
+    if to is None and not _agreed(f"{folder} says that it was to go to {url}. Send it there? [y/N] "):
+        # Whoever made the folder wrote that, and sending overwrites what is there, with the rights of who sends.
+        raise UsageError(f"{folder} says that it was to go to {url}; if so, add --to {url}", slug="no-destination")
     count = send(folder, url)
     _say(f"sent {count} files to {url}; all of it is there, and {folder} can go")
     return 0
+
+
+def _agreed(question: str) -> bool:
+    """Ask on the terminal; without one nobody has agreed."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _ls(store: Store, args: argparse.Namespace) -> int:

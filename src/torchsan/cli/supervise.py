@@ -61,14 +61,23 @@ _FROM_THE_TERMINAL = ("SIGINT", "SIGQUIT")
 
 
 @contextmanager
-def supervised(command: Sequence[str], progress: Callable[[], None] | None, interval: float = 0.5) -> Iterator[Program]:
+def supervised(
+    command: Sequence[str],
+    progress: Callable[[], None] | None,
+    interval: float = 0.5,
+    *,
+    inherited: Sequence[int] = (),
+) -> Iterator[Program]:
     """Run `command` with this process's own stdin, stdout, stderr and environment, and give how it ended.
 
+    `inherited` are more descriptors that it gets. They are closed here.
     `progress` is called every `interval` seconds while it runs. Signals are the child's while it lives, and held off
     until the context ends: Ctrl-C, however often, does not cost the report.
     """
     with _passing_signals() as give_child:
-        child = subprocess.Popen(list(command))
+        child = subprocess.Popen(list(command), pass_fds=inherited)
+        for number in inherited:
+            os.close(number)
         give_child(child)
         while True:
             try:

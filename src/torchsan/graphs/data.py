@@ -107,6 +107,8 @@ def validate_calls(calls: Iterable[OperatorCall], known: set[str], *, functions:
         match = _OPERATOR.fullmatch(call.op)
         if call.op not in functions and (match is None or match["full"] in _REFUSED):
             raise malformed(f"the operator {call.op!r:.100}, which nobody calls again")
+        if match is None and (call.kwargs or len(call.args) != (1 if call.op == "operator.neg" else 2)):
+            raise malformed(f"a call of {call.op} with other arguments than it takes")
         _validate_values([*call.args, *call.kwargs.values()], known)
         if not all(_NAME.fullmatch(k) and not keyword.iskeyword(k) for k in call.kwargs):
             raise malformed("the name of an argument")

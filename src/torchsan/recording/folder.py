@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
 import platform
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -53,14 +56,20 @@ class Manifest:
     seed: int | None = None
 
 
+class NoSpaceError(UsageError):
+    """A recording cannot be written because the disk is full, or a limit is reached: no mistake of the user's."""
+
+
 def create_folder(
     path: str | Path | None, *, command: Sequence[str], options: Options | None = None, seed: int | None = None
 ) -> Path:
     """Create the folder of a new recording, with its manifest, and return its absolute path.
 
     Without a path it is `torchsan-runs/<time>` under the current folder. Raise UsageError if the place is occupied or
-    cannot be written to.
+    cannot be written to, and NoSpaceError if there is no room; then nothing is left there.
     """
+    folder = None
+    new = path is None or not Path(path).exists()
     try:
         folder = _default_folder() if path is None else _given_folder(str(path))
         (folder / ARTIFACTS).mkdir()
@@ -68,8 +77,20 @@ def create_folder(
         manifest = _manifest(command, options or Options(), seed)
         write_atomically(folder / MANIFEST, json.dumps(encode(manifest), indent=1) + "\n")
     except OSError as e:
+        if folder is not None:
+            for part in (folder / ARTIFACTS, folder / TENSORS, *([folder] if new else [])):
+                with suppress(OSError):
+                    part.rmdir()
         raise _unwritable(path, e) from e
     return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a recording, and `torchsan-runs` with it if it was the last there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.name == "torchsan-runs":
+        with suppress(OSError):
+            folder.parent.rmdir()
 
 
 def create_place(path: str | Path | None) -> Path:
@@ -82,6 +103,11 @@ def create_place(path: str | Path | None) -> Path:
 
 def _unwritable(path: str | Path | None, error: OSError) -> UsageError:
     where = "torchsan-runs" if path is None else path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpaceError(
+            f"cannot write a recording to {where}: {error.strerror}; free some space, or choose another --out",
+            slug="disk-full",
+        )
     return UsageError(
         f"cannot write a recording to {where}: {error.strerror or error}; choose another folder with --out",
         slug="unwritable-out",
@@ -197,12 +223,22 @@ def read_manifest(folder: Path) -> Manifest:
     return decode(Manifest, value)
 
 
+_DEEPEST = 64
+
+
 def loads_strictly(text: str) -> Any:
-    """Return JSON's value; raise ValueError for what JSON does not allow, and for nesting without end."""
+    """Return JSON's value; raise ValueError for what JSON does not allow, and for nesting that nobody writes."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except RecursionError as e:
         raise ValueError("nested too deeply") from e
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (v.values() if type(v) is dict else v for v in level if type(v) in (dict, list))
+        level = [v for values in inside for v in values if type(v) in (dict, list)]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
 
 
 def _no_constant(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
+_FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
+"""The id that a recorder gives to a finding: it may become the name of a folder."""
 _MAX_ARTIFACT = 256 * 2**20
 
 
@@ -120,7 +123,13 @@ class Reader:
                 f"malformed {kind:.40} in {self.path}: {e}; it is damaged", slug="malformed-record"
             ) from e
         if kind in COUNTED:
-            self._state.add(kind, decode(COUNTED[kind], body))
+            record = decode(COUNTED[kind], body)
+            if isinstance(record, Finding) and not _FINDING.fullmatch(record.id):
+                raise RecordingError(
+                    f"malformed id of a finding in {self.path}: {record.id!r:.100}; it is damaged",
+                    slug="malformed-record",
+                )
+            self._state.add(kind, record)
         else:
             self._add_about_the_run(kind, body)
         return body

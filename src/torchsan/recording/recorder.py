@@ -222,18 +222,24 @@ class Writer(Recorder):
     """
 
     def __init__(self, folder: Path) -> None:
-        """Write to the recording that `create_folder` made in `folder`. Raise UsageError if that cannot be."""
+        """Write to the recording that `create_folder` made in `folder`. Raise UsageError if that cannot be.
+
+        A disk that is too full for the log is no reason to raise: then this is inert from the beginning.
+        """
         super().__init__()
         self.path = folder
         self.degraded: str | None = None
         self._pid = os.getpid()
         self._artifacts: set[str] = set()
+        self._log: EventLog | None = None
         try:
-            self._log: EventLog | None = EventLog(folder)
+            self._log = EventLog(folder)
         except sqlite3.Error as e:
-            raise UsageError(
-                f"cannot write a recording to {folder}: {e}; choose another --out", slug="unwritable-out"
-            ) from e
+            if not _lacks_space(e):
+                raise UsageError(
+                    f"cannot write a recording to {folder}: {e}; choose another --out", slug="unwritable-out"
+                ) from e
+            self._degrade(f"cannot write to {folder}: {e}")
         _writers.add(self)
 
     @classmethod
@@ -242,6 +248,15 @@ class Writer(Recorder):
     ) -> Writer:
         """Create a recording at `path`, or at `torchsan-runs/<time>`; raise UsageError if that cannot be."""
         return cls(create_folder(path, command=command, options=options, seed=seed))
+
+    def finding(self, finding: Finding) -> Finding:
+        """Record a finding and return it with its id. One that no log takes any more is said at once, in a line."""
+        finding = super().finding(finding)
+        if self.degraded is not None and self._log is None and not self._inert():
+            text = f"{finding.id}: {finding.severity}: {finding.kind}: {finding.message}"
+            with suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"torchsan: not recorded: {' '.join(text.split())}\n")
+        return finding
 
     def artifact(self, name: str, text: str) -> str:
         """Keep a text, such as generated source, and return the name it got: like `name`, safe and unique."""
@@ -296,6 +311,12 @@ class Writer(Recorder):
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _lacks_space(error: sqlite3.Error) -> bool:
+    """Whether the disk fails to take a database: of some files SQLite says only that they cannot be extended."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # The rest of it is about the file and the call.
 
 
 def _after_fork() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -146,7 +145,7 @@ def _fetch(url: str, folder: Path) -> None:
 
 
 DESTINATION = "destination.json"
-"""In a local folder that is to be sent: where to."""
+"""In a local folder that is to be sent: where to. It stays here."""
 _SOON = 1.0
 _GROWING = 60.0
 _LAST_CHANCE = 120.0
@@ -175,7 +174,8 @@ class Shipper:
         except Exception as e:
             raise UsageError(f"cannot write a recording to {url}: {_short(e)}", slug="unwritable-out") from e
         self._sent[MANIFEST] = _state(folder / MANIFEST)
-        write_atomically(folder / DESTINATION, json.dumps({"url": url}) + "\n")
+        with suppress(OSError):  # A full disk. Who was told where it goes need not be asked.
+            write_atomically(folder / DESTINATION, json.dumps({"url": url}) + "\n")
         self._thread = threading.Thread(target=self._run, name="torchsan-shipper", daemon=True)
         self._thread.start()
 
@@ -186,7 +186,7 @@ class Shipper:
         if not self._complete:
             _say(
                 f"the recording stays in {self._folder}: not all of it could be sent to {self.url}; "
-                f"`torchsan store sync {self._folder}` sends it"
+                f"`torchsan store sync {self._folder} --to {self.url}` sends it"
             )
         return self._complete
 
@@ -239,12 +239,17 @@ def send(folder: Path, url: str) -> int:
 
 
 def read_destination(folder: Path) -> str | None:
-    """Return where a folder was to be sent; None if nothing says so. Raise RecordingError if that is damaged."""
+    """Return where a folder says that it was to be sent; None if it does not. Raise RecordingError if that is damaged.
+
+    Nobody knows who wrote that: it is something to ask the user about, and never a place on this machine.
+    """
     try:
         value = loads_strictly(read_plain(folder / DESTINATION, 1 << 16))
         url = value["url"]
         if not isinstance(url, str):
             raise TypeError("its url is no text")
+        if not is_url(url) or "::" in url or re.match("file:|local:", url, re.I) or not url.isprintable():
+            raise ValueError(f"{url!r:.200} is no URL that a recording is sent to by itself")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as e:
@@ -278,12 +283,20 @@ def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], 
         sent[key] = state
 
 
+_STORED = r"torchsan-store\.json|log/[0-9A-Za-z_-]+\.(?:log|pack)|blobs/[0-9a-f]{2}/[0-9a-f]{64}"
+_OURS = re.compile(
+    rf"(?:rank-\d{{1,9}}(?:-restart-\d{{1,9}})?/)?(?:{re.escape(MANIFEST)}|{re.escape(EVENTS)}(?:-wal|-shm)?|"
+    rf"{ARTIFACTS}/{ARTIFACT.pattern}|(?:{TENSORS}/)?(?:{_STORED}))",
+    re.ASCII,
+)
+"""The files of a recording, of several ranks' and of a store. Nothing else is sent, whatever lies beside them."""
+
+
 def _files(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        hidden = any(p.startswith(".") or p == "tmp" or p.endswith(".tmp") for p in parts)
-        if not hidden and path.is_file() and not path.is_symlink():
-            yield "/".join(parts)
+        key = path.relative_to(folder).as_posix()
+        if _OURS.fullmatch(key) and not key.endswith(".tmp") and path.is_file() and not path.is_symlink():
+            yield key
 
 
 def _is_growing(key: str) -> bool:
@@ -291,8 +304,8 @@ def _is_growing(key: str) -> bool:
 
 
 def _once(folder: Path) -> list[str]:
-    """The files that are written once; the mark of where to send them is for here only."""
-    return [key for key in _files(folder) if not _is_growing(key) and key != DESTINATION]
+    """The files that are written once."""
+    return [key for key in _files(folder) if not _is_growing(key)]
 
 
 def _grow(folder: Path) -> list[str]:
@@ -315,14 +328,6 @@ def _send_events(folder: Path, remote: RemoteFolder) -> None:
             log_.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")
         remote.put(EVENTS, copy)
-
-
-def remove(folder: Path) -> None:
-    """Remove a local folder whose contents are elsewhere, and `torchsan-runs` with it if it was the last there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.name == "torchsan-runs":
-        with suppress(OSError):
-            folder.parent.rmdir()
 
 
 def _short(error: Exception) -> str:

@@ -15,6 +15,12 @@ from torchsan.errors import RecordingError
 
 R = TypeVar("R")
 
+_LEAST, _MOST = -(2**128), 2**128
+"""No number of ours is as large, and every one between them is a float as well."""
+
+_MOST_VALUES = 250_000
+"""Parts of what has no type: more than any check writes of one thing, and few enough to show."""
+
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -72,7 +78,7 @@ Decode = Callable[[Any], Any]
 def _decoder(hint: Any) -> Decode:
     """How to decode what has this type."""
     if hint is Any:
-        return lambda value: value
+        return _decode_any
     if isinstance(hint, typing.NewType):
         return _decoder(hint.__supertype__)
     origin = get_origin(hint)
@@ -104,6 +110,23 @@ def _record_decoder(record: type) -> Decode:
         return record(**arguments)
 
     return decode_record
+
+
+def _decode_any(value: Any) -> Any:
+    """What is of no type is shown, and perhaps computed with: numbers and lists without end would break that."""
+    values, seen = [value], 0
+    while values:
+        each = values.pop()
+        seen += 1
+        if seen > _MOST_VALUES:
+            raise ValueError(f"a value of more than {_MOST_VALUES:,} parts")
+        if type(each) is int:
+            _expect_small(each)
+        elif isinstance(each, list):
+            values += each
+        elif isinstance(each, dict):
+            values += each.values()
+    return value
 
 
 def _decode_tuple(hint: Any, element: Decode, value: Any) -> Any:
@@ -140,9 +163,16 @@ def _decode_plain(hint: Any, value: Any) -> Any:
         return complex(_decode_plain(float, value["re"]), _decode_plain(float, value["im"]))
     else:
         _expect(type(value) is hint, hint, value)
+        if hint is int:
+            _expect_small(value)
     return value
 
 
 def _expect(fits: bool, hint: Any, value: Any) -> None:
     if not fits:
         raise TypeError(f"{value!r:.80} is not {hint}")
+
+
+def _expect_small(value: int) -> None:
+    if not _LEAST < value < _MOST:
+        raise ValueError("a number with many digits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ def shown_place(recording: Reader) -> str:
 
 
 _WIDTH = 8
+_LONGEST, _MOST_LINES = 200_000, 2000
+"""Characters and lines of one text. A recording can hold millions of either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,18 @@ def clean(text: object, limit: int = 2000) -> str:
 
 def _escape(char: str) -> str:
     return "    " if char == "\t" else char.encode("unicode_escape").decode()
+
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Control characters, those that turn the direction of text or are not seen, and lone surrogates, which UTF-8 lacks."""
+
+
+def visible(text: str) -> str:
+    """Return text of any length and many lines with what cannot be seen written out: source can look like another."""
+    return _INVISIBLE.sub(lambda found: _escape(found[0]), text)
 
 
 def count(n: int, what: str) -> str:
@@ -102,7 +117,7 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
     """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
     head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
     yield Line(clean(head), _STYLES[finding.severity])
-    for text in finding.message.splitlines():
+    for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
     yield from source_lines(finding.source)
     yield from _evidence(finding.evidence)
@@ -132,7 +147,7 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
     """The evidence as its check puts it (`text`), or else field by field."""
     text = evidence.get("text")
     if isinstance(text, list):
-        for line in text:
+        for line in text[:_MOST_LINES]:
             yield Line(f"    {clean(line)}")
         return
     for name, value in evidence.items():
@@ -156,6 +171,6 @@ def _location(line: SourceLine) -> str:
 
 def field_lines(name: str, value: str, style: str = "") -> Iterator[Line]:
     """Yield a value with its name in front of it."""
-    for n, text in enumerate(value.splitlines() or [""]):
+    for n, text in enumerate(value[:_LONGEST].splitlines()[:_MOST_LINES] or [""]):
         label = f"{clean(name)}:" if n == 0 else ""
         yield Line(f"    {label:<{_WIDTH}} {clean(text)}", style)

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Timed
-from torchsan.records import CallTimes, GraphRecord, KernelRecord, Watched, decode
+from torchsan.records import CallTimes, GraphRecord, KernelRecord, MemoryCall, Watched, decode
 from torchsan.records.tensor import describe_value, launch_label
 from torchsan.report.exporter import Exporter
 from torchsan.report.findings import clean, count
@@ -207,18 +207,15 @@ def _memory(trace: _Trace, events: Iterable[Timed]) -> None:
         return
     trace.name(_STEPS, "memory by step of the program; no times were recorded, 1 µs is one step")
     for event in found:
-        try:
-            label = f"graph {int(event.body['graph'])} {event.body['direction']}"
-            peaks = {"peak": int(event.body["peak"]), "planned": int(event.body["planned_peak"])}
-            points = [(int(planned), int(actual)) for _line, planned, actual in event.body["timeline"]]
-            call = int(event.body["call"])
-        except (KeyError, TypeError, ValueError) as e:
-            raise RecordingError(
-                f"malformed memory event: {e}; the recording is damaged", slug="malformed-record"
-            ) from e
+        call = decode(MemoryCall, event.body)
+        label = f"graph {call.graph} {call.direction}"
+        peaks = {"peak": call.peak, "planned": call.planned_peak}
         trace.counter(_TIMES, f"bytes at the peak of a call of {label}", trace.microseconds(event.time), peaks)
-        for step, (planned, actual) in enumerate(points):
-            trace.counter(_STEPS, f"bytes in {label} call {call}", float(step), {"planned": planned, "actual": actual})
+        for step, point in enumerate(call.timeline):
+            if len(point) != 3:
+                raise RecordingError("malformed memory event; the recording is damaged", slug="malformed-record")
+            values = {"planned": point[1], "actual": point[2]}
+            trace.counter(_STEPS, f"bytes in {label} call {call.call}", float(step), values)
     trace.notes.append(
         f"memory of {count(len(found), 'call')}: the peak by the clock, and the bytes after each step without times"
     )

@@ -6,11 +6,11 @@ import fnmatch
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TextIO
+from typing import TextIO
 
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import GraphRecord, KernelRecord
+from torchsan.records import GraphRecord, KernelRecord, MemoryCall, decode
 from torchsan.records.tensor import in_bytes
 from torchsan.report.findings import (
     Line,
@@ -250,11 +250,11 @@ def _memory(recording: Reader, limit: int | None = None) -> list[Line]:
 
     In at most `limit` lines: the source lines go first, then the graphs with the lowest peaks.
     """
-    calls: dict[tuple[int, str], dict[str, Any]] = {}
-    for event in recording.events("memory"):
-        key = (int(event["graph"]), str(event["direction"]))
-        if key not in calls or event["peak"] > calls[key]["peak"]:
-            calls[key] = event
+    calls: dict[tuple[int, str], MemoryCall] = {}
+    for call in (decode(MemoryCall, event) for event in recording.events("memory")):
+        key = (call.graph, call.direction.value)
+        if key not in calls or call.peak > calls[key].peak:
+            calls[key] = call
     if not calls:
         return []
     head = [
@@ -263,23 +263,25 @@ def _memory(recording: Reader, limit: int | None = None) -> list[Line]:
         Line(f"  {'graph':<14} {'peak':>10} {'planned':>10} {'allocated':>10} {'saved':>10} {'given':>10}", "dim"),
     ]
     if limit is None:
-        return head + [line for key, event in calls.items() for line in (_graph(key, event), *_sources(event))]
+        return head + [line for call in calls.values() for line in (_graph(call), *_sources(call))]
     room = max(0, limit - len(head))
-    highest = sorted(calls.items(), key=lambda call: -call[1]["peak"])
+    highest = sorted(calls.items(), key=lambda item: -item[1].peak)
     shown = calls if len(calls) <= room else dict(highest[: max(0, room - 1)])
-    lines = head + [_graph(key, event) for key, event in calls.items() if key in shown]
+    lines = head + [_graph(call) for key, call in calls.items() if key in shown]
     if len(shown) < len(calls):
         lines.append(Line(f"  … and {len(calls) - len(shown)} graphs more, with lower peaks", "dim"))
     return lines
 
 
-def _graph(key: tuple[int, str], event: dict[str, Any]) -> Line:
-    figures = " ".join(f"{in_bytes(event[k]):>10}" for k in ("peak", "planned_peak", "allocated", "saved", "given"))
-    return Line(f"  {clean(f'{key[0]} {key[1]}'):<14} {figures}")
+def _graph(call: MemoryCall) -> Line:
+    figures = " ".join(
+        f"{in_bytes(n):>10}" for n in (call.peak, call.planned_peak, call.allocated, call.saved, call.given)
+    )
+    return Line(f"  {f'{call.graph} {call.direction}':<14} {figures}")
 
 
-def _sources(event: dict[str, Any]) -> Iterator[Line]:
-    for source in event["by_source"][:_LINES_OF_SOURCE]:
-        place = f"{source['file']}:{source['line']}" if source["file"] else "elsewhere"
-        module = f" in {source['module']}" if source["module"] else ""
-        yield Line(f"  {'':<14} {in_bytes(source['bytes']):>10} {clean(place + module)}")
+def _sources(call: MemoryCall) -> Iterator[Line]:
+    for source in call.by_source[:_LINES_OF_SOURCE]:
+        place = f"{source.file}:{source.line}" if source.file else "elsewhere"
+        module = f" in {source.module}" if source.module else ""
+        yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + module)}")

@@ -17,7 +17,7 @@ from torchsan.errors import RecordingError
 from torchsan.graphs.rebuild import argument, dtype_named
 from torchsan.recording import Manifest
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.report.findings import count
+from torchsan.report.findings import clean, count, visible
 from torchsan.repro.script_assertions import assertions, shows_by_itself
 from torchsan.repro.trials import Verdict
 from torchsan.repro.values import Tensors, contiguous_stride, default_fill, is_uniform, span
@@ -251,14 +251,15 @@ def title(finding: Finding, exhibit: Exhibit) -> str:
 def readme(
     exhibit: Exhibit, finding: Finding, manifest: Manifest, verdict: Verdict, script: str, loads: tuple[str, ...]
 ) -> str:
-    """Return README.md of a reproducer."""
+    """Return README.md of a reproducer. What the recording says is text in it, and no markup."""
     shown = verdict.same or finding
     evidence = shown.evidence
-    parts = [f"# {title(finding, exhibit)}", _verified(verdict), "## What is wrong", shown.message]
+    message = "\n".join(_text(line) for line in shown.message.splitlines())
+    parts = [f"# {_text(title(finding, exhibit))}", _verified(verdict), "## What is wrong", message]
     if {"compiled", "eager"} <= set(evidence):
-        parts += [f"Expected (eager): `{evidence['eager']}`", f"Actual (compiled): `{evidence['compiled']}`"]
-    if evidence.get("text"):
-        parts.append(_fenced("text", "\n".join(map(str, evidence["text"]))))
+        parts += [f"Expected (eager): {_code(evidence['eager'])}", f"Actual (compiled): {_code(evidence['compiled'])}"]
+    if isinstance(evidence.get("text"), list):
+        parts.append(_fenced("text", "\n".join(map(clean, evidence["text"]))))
     how = "python repro.py          # fails"
     if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         how += "\npython repro.py eager    # passes: nothing is compiled"
@@ -269,21 +270,34 @@ def readme(
         parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
     parts.append(_fenced("python", script))
     if verdict.output:
-        parts += ["What it prints:", _fenced("text", verdict.output[-_MOST_OUTPUT:])]
+        parts += ["What it prints:", _fenced("text", visible(verdict.output[-_MOST_OUTPUT:]))]
     places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
     calls = count(len(exhibit.nodes), "operator call")
     origin = [
-        f"{calls}, cut out of {finding.id} of a run of `{' '.join(manifest.command)}`",
-        ", ".join(f"{what} `{name}`" for what, name in places.items() if name is not None),
-        f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}",
-        *exhibit.notes,
+        f"{calls}, cut out of {finding.id} of a run of {_code(' '.join(manifest.command))}",
+        ", ".join(f"{what} {_code(name)}" for what, name in places.items() if name is not None),
+        _text(f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}"),
+        *map(_text, exhibit.notes),
     ]
     parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]
     return "\n\n".join(parts) + "\n"
 
 
 def _fenced(language: str, text: str) -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
+    """A block that nothing in the text ends."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _text(text: object) -> str:
+    """One line of the recording that is no link, no picture, no tag and no heading."""
+    shown = re.sub(r"([\\`\[\]<>&])", r"\\\1", clean(text))
+    return re.sub(r"^(\s*)([#=+*|~-])", r"\1\\\2", shown)
+
+
+def _code(text: object) -> str:
+    """A name or a value of the recording, as it is."""
+    return "`" + clean(text).replace("`", "'") + "`"
 
 
 def _verified(verdict: Verdict) -> str:

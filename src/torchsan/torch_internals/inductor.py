@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import torch.fx
     from torch.export import ExportedProgram
 
-# What names files, programs, caches or services: it would do something other than compile differently.
+# What names files, programs, caches or services, or writes something: it would do more than compile differently.
 _REFUSED = re.compile(
-    r"(^|[._])(log|dir|path|file)|cache|remote|trace|debug|cxx|worker|thread|subprocess|package|autotun|profil"
+    r"(^|[._])(log|dir|path|file|save)|cache|remote|trace|debug|cxx|worker|thread|subprocess|package|autotun|profil|"
+    r"dump|hook|minifier|repro|test_runner|standalone|store_cubin|history|objgraph|proton|autoheuristic|precompile|print"
 )
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
 _CHOICES = {"cpu_backend": ("cpp", "triton", "halide", "pallas")}

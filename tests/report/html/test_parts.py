@@ -125,6 +125,7 @@ def test_a_wrapper_that_is_none_has_nothing_in_it(text: str) -> None:
 def test_long_texts_are_cut_with_a_note() -> None:
     assert cut("x" * 5000, 10) == "x" * 10 + "… (5,000 characters in all)"
     assert cut("\ud800") == "?"
+    assert cut("a\u202eb\x1b[2J\u2066\tc\nd") == "a\\u202eb\\x1b[2J\\u2066\tc\nd"
     assert Cutter(items=2)([1, 2, 3]) == [1, 2, "… 1 more"]
     deep: list[Any] = []
     for _ in range(100):

@@ -10,16 +10,20 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.records import SourceLine
+from torchsan.report.findings import visible
 from torchsan.torch_internals.wrapper.outline import Wrapper
 
 _DEPTH = 12
 
 
 def cut(text: str, limit: int = 2000) -> str:
-    """Return the text, or its beginning and a note of how long it is. Lone surrogates, which UTF-8 lacks, go."""
+    """Return the text, or its beginning and a note of how long it is. What cannot be seen is written out.
+
+    Lone surrogates, which UTF-8 lacks, become question marks.
+    """
     if len(text) > limit:
         text = f"{text[:limit]}… ({len(text):,} characters in all)"
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return visible(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def cut_all(texts: Iterable[str], most: int, limit: int = 200) -> list[str]:
@@ -186,7 +190,7 @@ class Artifacts:
         shown = text[: max(0, min(_LONGEST, self._left))]
         self._left -= len(shown)
         key = f"text-{len(self.parts)}"
-        self.parts[key] = shown.encode("utf-8", "replace").decode("utf-8")
+        self.parts[key] = visible(shown.encode("utf-8", "replace").decode("utf-8"))
         entry = {
             "kind": kind,
             "name": cut(name, 300),
