@@ -170,17 +170,15 @@ def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor) ->
     width = size * _SAME + float(size.square().mean().sqrt()) * _SAME
     if samples:
         width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
-    distance = torch.where(torch.isfinite(a) & torch.isfinite(c), (a - c).abs(), torch.zeros_like(width))
+    numbers = torch.isfinite(a) & torch.isfinite(c)
     settled = torch.stack([torch.isfinite(s) for s in (c, *samples)])
-    right = (
-        _same(a, c) | (torch.isfinite(a) & torch.isfinite(c) & ~(distance > width)) | (settled.any(0) & ~settled.all(0))
-    )
+    right = _same(a, c) | (numbers & ~((a - c).abs() > width)) | (settled.any(0) & ~settled.all(0))
     if bool(right.all()):
         return Judgement(outcome=Outcome.RIGHT, eager=expected)
-    outcome = (
-        Outcome.NON_FINITE if bool((~torch.isfinite(a[~right]) & torch.isfinite(c[~right])).all()) else Outcome.WRONG
-    )
-    return Judgement(outcome=outcome, eager=expected, bad=~right, centre=c, width=width)
+    bad = ~right
+    lost = bool((~torch.isfinite(a) & torch.isfinite(c))[bad].all())
+    outcome = Outcome.NON_FINITE if lost else Outcome.WRONG
+    return Judgement(outcome=outcome, eager=expected, bad=bad, centre=c, width=width)
 
 
 def _fits(other: Any, eager: torch.Tensor) -> bool:

@@ -181,7 +181,12 @@ class _Closer:
 
 
 def _rounds(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and hasattr(node.target, "_schema") and rounds(node.target)
+    """Whether the value of a node is rounded: by its operator, as the size of a complex number, or to eight bits."""
+    if node.op != "call_function" or not hasattr(node.target, "_schema"):
+        return False
+    metas = [v for n in (node, *node.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
+    unusual = any(m.is_complex() or (m.is_floating_point() and m.dtype.itemsize == 1) for m in metas)
+    return unusual or rounds(node.target)
 
 
 def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
