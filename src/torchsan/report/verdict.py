@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.records import Check, Severity
+from torchsan.records import CallTimes, Check, Severity, decode
 
 
 class Status(StrEnum):
@@ -78,9 +78,10 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
     """The graphs that ran and of which a check that looks at buffers has looked at none."""
     if not {Check.VALUES, Check.MEMORY} & set(recording.manifest.options.check):
         return
-    called = {(t.get("graph"), t.get("direction")) for e in recording.events("times") if (t := e.get("times"))}
+    times = [decode(CallTimes, body.get("times")) for body in recording.events("times")]
+    called = {(call.graph, call.direction) for call in times}
     for graph in recording.graphs():
-        ran = (graph.id, str(graph.direction)) in called
+        ran = (graph.id, graph.direction) in called
         if ran and graph.kernels and not recording.checked(graph.id, graph.direction):
             n = len(graph.kernels)
             kernels = "its kernel" if n == 1 else f"its {n} kernels"
