@@ -110,28 +110,41 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
     if closer is not None and not closer.rounds and _has_ulp(actual.dtype):
         zero = torch.zeros(actual.shape, dtype=torch.float64, device=actual.device)
         return Judgement(outcome=Outcome.WRONG, eager=eager, bad=~same, centre=_double(eager), width=zero)
-    if agrees(actual, eager):
-        judgement = Judgement(outcome=Outcome.RIGHT, eager=eager)
-        thorough = closer is not None and closer.thorough and _has_ulp(actual.dtype) and _is_half(actual.dtype)
-    else:
-        judgement = _elementwise(run, actual, eager)
-        thorough = closer is not None and (closer.thorough or judgement.outcome is Outcome.UNDECIDED)
-    if judgement.outcome is Outcome.WRONG and _has_ulp(actual.dtype):
-        explained = _explanation(run, actual, judgement)
-        if explained is Arithmetic.CONTIGUOUS:
-            return replace(judgement, outcome=Outcome.EAGER_WRONG, explained=explained)
-        if explained is not None:
-            return replace(judgement, outcome=Outcome.IMPRECISE, explained=explained)
-    elif thorough and judgement.outcome in (Outcome.RIGHT, Outcome.UNDECIDED):
-        assert closer is not None
-        coherent = closer.coherent(actual, eager)
-        if coherent is not None:
-            centre = _double(run(Arithmetic.EXACT, 0))
-            width = centre.abs() * torch.finfo(actual.dtype).eps
-            return Judgement(
-                outcome=Outcome.WRONG, eager=eager, bad=~same, centre=centre, width=width, coherent=coherent
-            )
+    near = agrees(actual, eager)
+    judgement = Judgement(outcome=Outcome.RIGHT, eager=eager) if near else _elementwise(run, actual, eager)
+    if not _has_ulp(actual.dtype):
+        return judgement
+    if judgement.outcome is Outcome.WRONG:
+        return _explained(run, actual, judgement)
+    undecided = judgement.outcome is Outcome.UNDECIDED
+    # In half precision a unit in the last place is much; in single precision what is so near is right.
+    hidden = judgement.outcome is Outcome.RIGHT and (not near or _is_half(actual.dtype))
+    if closer is not None and (undecided or (hidden and closer.thorough)):
+        return _shared_by_all(run, actual, judgement, closer)
     return judgement
+
+
+def _explained(run: Run, actual: torch.Tensor, judgement: Judgement) -> Judgement:
+    """A wrong result, unless some arithmetic gives the very same."""
+    match explained := _explanation(run, actual, judgement):
+        case None:
+            return judgement
+        case Arithmetic.CONTIGUOUS:
+            return replace(judgement, outcome=Outcome.EAGER_WRONG, explained=explained)
+        case _:
+            return replace(judgement, outcome=Outcome.IMPRECISE, explained=explained)
+
+
+def _shared_by_all(run: Run, actual: torch.Tensor, judgement: Judgement, closer: Closer) -> Judgement:
+    """What was judged element by element, unless all elements share an error."""
+    eager = judgement.eager
+    coherent = closer.coherent(actual, eager)
+    if coherent is None:
+        return judgement
+    centre = _double(run(Arithmetic.EXACT, 0))
+    width = centre.abs() * torch.finfo(actual.dtype).eps
+    bad = ~_same(actual, eager)
+    return Judgement(outcome=Outcome.WRONG, eager=eager, bad=bad, centre=centre, width=width, coherent=coherent)
 
 
 def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
