@@ -127,6 +127,27 @@ def test_what_the_store_refuses_is_said(record: Recording) -> None:
     assert len(reader.events("watched")) == 2
 
 
+def test_a_tensor_that_ctrl_c_kept_from_being_recorded_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    sink = WatchOutput(writer, Options(watch=Watch.SAVE))
+    first, second = at(), at(call=1)
+    sink.value(first, torch.ones(3))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "_summary", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sink.value(second, torch.zeros(3))
+    sink.close()
+    with Store(str(tmp_path / "run" / "tensors")) as store:
+        assert list(store.names()) == [value_key(first)]
+    writer.close()
+
+
 def test_a_summary_is_of_the_value_now_not_of_the_memory_before(record: Recording) -> None:
     x = torch.zeros(5000)
     writer_values: list[tuple[Watched, Any]] = [(at("a"), x.clone()), (at("b"), x + 1), (at("c"), x[::2])]

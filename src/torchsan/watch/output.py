@@ -50,6 +50,8 @@ class WatchOutput:
         self._bytes = 0
         self._stored: dict[tuple[str, tuple[int, ...]], str] = {}
         self._summaries: OrderedDict[str, TensorSummary] = OrderedDict()
+        self._unrecorded: set[str] = set()
+        """Tensors that were saved, or begun to be, and that no event speaks of yet."""
         self._store: Store | None = None
         self._lock = threading.Lock()
 
@@ -71,6 +73,8 @@ class WatchOutput:
             watched = dataclasses.replace(watched, value=str(value))
         else:
             return
+        # Before the event: a tensor that nothing speaks of is forgotten at the end, one that is recorded must stay.
+        self._unrecorded.discard(watched.stored or "")
         self._writer.event("watched", {"watched": watched})
         if self._print:
             where = f"{launch_label(watched):22} {watched.phase:6} {watched.kernel:{widths.kernel}}"
@@ -78,9 +82,12 @@ class WatchOutput:
             _line(f"torchsan: {where} {watched.name:{widths.name}} {describe_value(watched)}{node}")
 
     def close(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until everything is on disk. What Ctrl-C interrupted between saving and recording is forgotten."""
         if self._store is not None:
             try:
+                self._store.flush()
+                for name in self._unrecorded.intersection(self._store.names()):
+                    self._store.delete(name)
                 self._store.close()
             except StoreError as e:
                 self._writer.skipped("saved values", f"some could not be written: {e}")
@@ -121,6 +128,7 @@ class WatchOutput:
                 return None
             self._bytes += size
             store = self._open()
+        self._unrecorded.add(name)
         try:
             store.put(name, value, wait=False)
         except StoreError as e:
