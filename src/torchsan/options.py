@@ -258,7 +258,7 @@ def _suppressions(source: str, name: str, value: Any) -> tuple[Suppression, ...]
 def _suppression(source: str, name: str, table: Any) -> Suppression:
     if not isinstance(table, dict):
         _refuse(source, name, table, "expected a table")
-    given = {key: str(value) for key, value in table.items()}
+    given: dict[str, Any] = {str(key): str(value) for key, value in table.items()}
     for key in given:
         if key not in (*_SELECTORS, "reason", "expires"):
             _unknown(source, "key of suppress", key, (*_SELECTORS, "reason", "expires"))

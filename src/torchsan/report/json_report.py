@@ -61,7 +61,7 @@ def report_values(
 
 def finding_values(finding: Finding, suppressed: Suppression | None = None) -> dict[str, Any]:
     """Return a finding in the form of the contract."""
-    value = encode(finding)
+    value: dict[str, Any] = encode(finding)
     source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
     known = {"fingerprint": fingerprint(finding), "suppressed": suppressed.reason if suppressed else None}
     return {"id": value["id"]} | value | {"source": source} | known

@@ -83,7 +83,7 @@ def print_report(
             (partial(_skipped, recording, place, everything), 6),
         ]
     elif not quiet:
-        culprits = {f.kernel for f in recording.findings() if f.kernel and f.severity is not Severity.NOTE}
+        culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
         sections += [(partial(_program, recording, place, culprits), 14)] if culprits else []
         sections += [(partial(_skipped, recording, place, False), 6)] if outcome.status is Status.INCOMPLETE else []
     print_lines([*_fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
