@@ -390,7 +390,7 @@ def gradients_through_two_graphs() -> None:
     weight, scale = torch.randn(4, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
 
     @torch.compile
-    def loss(x: Tensor, action: Tensor) -> Tensor:
+    def loss(x: Tensor, action: Tensor) -> Any:
         policy = torch.distributions.Normal(x @ weight, scale.expand(len(x), 1).exp())
         likelihood = policy.log_prob(action).sum()
         torch._dynamo.graph_break()
