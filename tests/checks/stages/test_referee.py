@@ -13,8 +13,8 @@ from torch import nn
 
 import torchsan
 from torchsan.checks.stages import referee
-from torchsan.reference import twin as twin_module
 from torchsan.records import Severity
+from torchsan.reference import twin as twin_module
 from torchsan.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore")
