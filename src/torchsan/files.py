@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -35,3 +37,30 @@ def open_plain(file: str | Path, *, follow: bool) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", str(file))
     return descriptor
+
+
+_OUT_OF_THE_WAY = 900
+"""Below 1024, the limit on many machines."""
+_ENOUGH = 16
+"""As many descriptors stay free for what is opened inside."""
+
+
+@contextmanager
+def high_descriptors() -> Iterator[None]:
+    """Let what is opened inside get high numbers, where the limit allows it.
+
+    A program without torchsan gets the lowest number for its first file, and may have a limit of few.
+    """
+    taken: list[int] = []
+    try:
+        with suppress(OSError):  # The limit is reached.
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+            while taken[-1] < _OUT_OF_THE_WAY:
+                taken.append(os.dup(taken[0]))
+        for number in taken[-_ENOUGH:]:
+            os.close(number)
+        del taken[-_ENOUGH:]
+        yield
+    finally:
+        for number in taken:
+            os.close(number)

@@ -11,6 +11,7 @@ from pathlib import Path
 from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
+from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS
 from torchsan.report import EXPORTERS, Exports, add_export_flags
 from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
@@ -23,6 +24,11 @@ def opened(path: str) -> Iterator[Reader]:
         recording = Reader(as_recording(folder))
         recording.place = path if is_url(path) else None
         yield recording
+
+
+def files_of(path: str) -> list[Path]:
+    """What a report must not overwrite of the recording at `path`."""
+    return [] if is_url(path) else [Path(path, name) for name in (MANIFEST, EVENTS, ARTIFACTS, TENSORS)]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
-    exports = Exports(EXPORTERS, args)
+    exports = Exports(EXPORTERS, args, keep=files_of(args.recording))
     with local_copy(args.recording) as folder:
         url = args.recording if is_url(args.recording) else None
         if rank_folders(folder):
