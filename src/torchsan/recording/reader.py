@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchsan.errors import RecordingError
-from torchsan.recording.folder import ARTIFACT, ARTIFACTS, TENSORS, join_url, loads_strictly, read_manifest, read_plain
+from torchsan.recording.folder import (
+    ARTIFACT,
+    ARTIFACTS,
+    EVENTS,
+    TENSORS,
+    join_url,
+    loads_strictly,
+    read_manifest,
+    read_plain,
+)
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, KINDS, Program, State
 from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
@@ -116,6 +126,16 @@ class Reader:
             return sorted(entry.name for entry in (self.path / ARTIFACTS).iterdir() if ARTIFACT.fullmatch(entry.name))
         except OSError:
             return []
+
+    @property
+    def size(self) -> int:
+        """The bytes of its log and its texts."""
+        files = [self.path / EVENTS, *(self.path / ARTIFACTS / name for name in self.artifacts())]
+        total = 0
+        for file in files:
+            with suppress(OSError):
+                total += file.lstat().st_size
+        return total
 
     @property
     def store(self) -> str:
