@@ -12,9 +12,11 @@ from safetensors.torch import load_file
 
 from tests.cli.conftest import Run
 from torchsan.cli.main import main
+from torchsan.cli.values import watched_values
 from torchsan.options import Options, Watch
-from torchsan.recording import Writer, finalize
+from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, Watched
+from torchsan.store import Store
 from torchsan.watch.output import WatchOutput
 
 VALUES: list[tuple[str, str, str, int | None, Any]] = [
@@ -115,6 +117,17 @@ def test_each_saved_tensor_becomes_a_file(cli: Run, recording: str, tmp_path: Pa
     assert torch.equal(load_file(half)["tensor"], torch.ones(2, dtype=torch.bfloat16))
     (sparse,) = [p for name, p in files.items() if name.endswith(".pt")]
     assert torch.load(sparse).is_sparse
+
+
+def test_files_of_many_times_what_is_stored_are_not_written(cli: Run, recording: str, tmp_path: Path) -> None:
+    (stored,) = {w.stored for w in watched_values(Reader(recording)) if w.name == "buf0"}
+    with Store(Path(recording, "tensors")) as store:
+        store.put(str(stored), torch.ones(1).expand(2**34))
+    done = cli("values", "--save", "out", recording)
+    assert done.returncode == 2
+    assert "are 64.0 GiB, many times what is stored of them; select some with --name" in done.stderr
+    assert not Path("out").exists()
+    assert cli("values", "--name", "buf1", "--save", "out", recording).returncode == 0
 
 
 def test_a_filter_and_a_saved_file_go_together(cli: Run, recording: str, tmp_path: Path) -> None:

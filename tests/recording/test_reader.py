@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import torchsan
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.recording.recorder import KINDS
 from torchsan.records import encode
+from torchsan.report import verdict
 
 
 @pytest.fixture
@@ -211,3 +216,39 @@ def test_a_virtual_table_in_the_place_of_the_events_is_not_asked(recording: Path
         database.close()
     with pytest.raises(RecordingError, match="table of events"):
         Reader(recording)
+
+
+def changed(recording: Path, sql: str) -> Reader:
+    with closing(sqlite3.connect(recording / "events.sqlite")) as log, log:
+        log.execute(sql)
+    return Reader(recording)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("UPDATE events SET kind = 'Finding' WHERE kind = 'finding'", "what are its events 'Finding'?"),
+        ("DELETE FROM events WHERE kind = 'finding'", "some of its events are missing"),
+        ("DELETE FROM events WHERE id = 1", "some of its events are missing"),
+        ("UPDATE events SET id = id - 5", "some of its events are missing"),
+        ("UPDATE events SET body = json_set(body, '$.id', 'F2') WHERE kind = 'finding'", "findings are missing"),
+    ],
+)
+def test_events_that_are_gone_or_unknown_are_missed(tmp_path: Path, sql: str, said: str) -> None:
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    writer.graph(graph())
+    writer.finding(finding())
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    assert Reader(writer.path).missing() == []
+    reader = changed(writer.path, sql)
+    assert any(said in text for text in reader.missing())
+    assert verdict(reader).exit != 0
+    assert any(said in text for text in verdict(reader).reasons)
+
+
+def test_every_kind_of_event_that_is_written_is_known() -> None:
+    written = re.compile(r"""(?:\.event|\._write)\(\s*"([a-z-]+)"|insert\([\w.]+, \d+, "([a-z-]+)\"""")
+    sources = Path(torchsan.__file__).parent.rglob("*.py")
+    found = {a or b for source in sources for a, b in written.findall(source.read_text(encoding="utf-8"))}
+    assert found == KINDS

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -152,3 +155,20 @@ def test_the_command_writes_the_file_and_says_what_lacks_times(tmp_path: Path) -
     assert "without times" in done.stderr
     with pytest.raises(UsageError, match="bad-target"):
         PerfettoExporter().write(Reader(tmp_path / "run"), str(tmp_path / "missing" / "x.json"), StringIO())
+
+
+@pytest.mark.parametrize("seconds", [1e308, -1e308, float("inf"), float("nan")])
+def test_times_that_no_clock_shows_are_drawn_at_the_end_of_it(tmp_path: Path, seconds: float) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    writer.graph(replace(graph(), compile_seconds=seconds))
+    launches = [LaunchTime(nth=n, launches=1, seconds=seconds, bytes_read=0, bytes_written=0) for n in range(2)]
+    times = CallTimes(graph=GraphId(0), direction=Direction.FORWARD, call=0, launches=tuple(launches))
+    writer.event("times", {"times": times})
+    for phase in ("before", "after"):
+        writer.event("watched", {"watched": watched(0, phase)})
+    writer.close()
+    with closing(sqlite3.connect(tmp_path / "run" / "events.sqlite")) as log, log:
+        log.execute("UPDATE events SET time = 1e308 WHERE id % 2")
+        log.execute("UPDATE events SET time = -1e308 WHERE id % 2 = 0")
+    PerfettoExporter().write(Reader(tmp_path / "run"), str(tmp_path / "trace"), StringIO())
+    assert_valid(json.loads((tmp_path / "trace").read_text()))

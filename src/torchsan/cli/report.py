@@ -13,6 +13,7 @@ from torchsan.errors import UsageError
 from torchsan.fleet import Tables, find_recordings, several
 from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
+from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
 from torchsan.report.github import tell_github
 from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
@@ -26,6 +27,11 @@ def opened(path: str) -> Iterator[Reader]:
         recording = Reader(as_recording(folder))
         recording.place = path if is_url(path) else None
         yield recording
+
+
+def files_of(path: str) -> list[Path]:
+    """What a report must not overwrite of the recording at `path`."""
+    return [] if is_url(path) else [Path(path, name) for name in (MANIFEST, EVENTS, ARTIFACTS, TENSORS)]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
-    exports = Exports(EXPORTERS, args)
+    exports = Exports(EXPORTERS, args, keep=[file for path in args.recordings for file in files_of(path)])
     found: int = parse_options("the command line", {"exit-code": args.exit_code})["exit_code"]
     if several(args.recordings):
         return _run_fleet(args, found)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsan.errors import StoreError, UsageError
+from torchsan.records.tensor import in_bytes
 
 if TYPE_CHECKING:
     import torch
 
     from torchsan.store import Store
+    from torchsan.store.metadata import TensorRecord
 
 _FORMATS = (".safetensors", ".npy", ".pt")
 
@@ -119,10 +121,23 @@ def _get(store: Store, args: argparse.Namespace) -> int:
     target: Path = args.to
     if target.suffix not in _FORMATS:
         raise UsageError(f"cannot write {target}: its name must end in one of {', '.join(_FORMATS)}", slug="bad-format")
+    if target.suffix != ".pt":  # Which keeps elements that share memory as they are.
+        refuse_swollen([store.record(name) for name in args.names], "write them to a .pt file")
     tensors = {name: t.detach() for name, t in store.get_many(args.names, device="cpu").items()}
     write_tensors(tensors, target)
     sys.stderr.write(f"wrote {', '.join(tensors)} to {target}\n")
     return 0
+
+
+def refuse_swollen(records: Iterable[TensorRecord], otherwise: str) -> None:
+    """Raise UsageError if tensors are much larger than what is stored of them; `otherwise` says what to do."""
+    from torchsan.store.metadata import swollen
+
+    nbytes = swollen(records)
+    if nbytes is not None:
+        raise UsageError(
+            f"these tensors are {in_bytes(nbytes)}, many times what is stored of them; {otherwise}", slug="too-large"
+        )
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], target: Path) -> None:

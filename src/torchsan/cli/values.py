@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
+from torchsan.cli.store import refuse_swollen, write_tensors
 from torchsan.errors import UsageError
 from torchsan.options import Options, When
 from torchsan.recording import Reader
@@ -136,9 +137,12 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
         )
     from torchsan.store import Store
 
-    folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     with Store(recording.store) as store:
+        refuse_swollen(
+            (store.record(str(w.stored)) for w in saved), "select some with --name, --kernels, --call or --when"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
         for w in saved:
             tensor = store.get(str(w.stored), device="cpu").detach()
             _export(tensor, folder / _file_name(value_key(w), taken))
@@ -160,8 +164,6 @@ def _file_name(name: str, taken: set[str]) -> str:
 
 def _export(tensor: torch.Tensor, target: Path) -> None:
     """Write to .npy where NumPy knows the dtype, else to .safetensors, else to .pt."""
-    from torchsan.cli.store import write_tensors
-
     for suffix in (".npy", ".safetensors", ".pt"):
         try:
             write_tensors({"tensor": tensor}, target.with_name(target.name + suffix))

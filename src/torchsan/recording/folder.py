@@ -102,9 +102,14 @@ def create_place(path: str | Path | None) -> Path:
         raise _unwritable(path, e) from e
 
 
+def lacks_space(error: OSError) -> bool:
+    """Whether there is no room, or a limit is reached."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _unwritable(path: str | Path | None, error: OSError) -> UsageError:
     where = "torchsan-runs" if path is None else path
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if lacks_space(error):
         return NoSpaceError(
             f"cannot write a recording to {where}: {error.strerror}; free some space, or choose another --out",
             slug="disk-full",

@@ -16,13 +16,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from torchsan.errors import RecordingError
-from torchsan.files import identity
+from torchsan.files import high_descriptors, identity
 from torchsan.recording.folder import EVENTS
 
 _log = logging.getLogger(__name__)
 
 MAX_BODY = 128 * 2**20
 """The largest event in bytes: a recording that claims more is not ours, or damaged."""
+
+_ROW, _LIST, _DICT, _VALUE = 400, 88, 200, 32
+"""What an event, a list, a dictionary and what stands in them take in memory, in bytes."""
+_DENSITY, _ALLOWANCE = 12, 64 * 2**20
+"""What a log may take in memory: so many bytes for each of its own, and some more. Ours take four to eight."""
 
 _EVENTS_TABLE = "CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL, thread INTEGER, kind TEXT, body TEXT)"
 _TABLES = f"""
@@ -84,7 +89,8 @@ class EventLog:
 
     def _open(self) -> None:
         before = set(_open_descriptors())
-        self.connection = connect(self._folder)
+        with high_descriptors():
+            self.connection = connect(self._folder)
         # The end of the interpreter would close it, lost descriptors or not, and closing writes. `close` undoes this.
         _keep_forever(self.connection)
         self._database = identity(self._folder / EVENTS)
@@ -162,11 +168,13 @@ def _parts(file: Path, *endings: str) -> list[Path]:
     return [part for ending in endings if os.path.lexists(part := file.with_name(file.name + ending))]
 
 
-Row = tuple[object, object, object, object]
+Row = tuple[int, object, object, object, object]
 
 
 def read_events(folder: Path) -> list[Row]:
-    """Return (time, thread, kind, body) of every event in the order they happened, of whatever types they are.
+    """Return (id, time, thread, kind, body) of every event in the order they happened, of whatever types they are.
+
+    The ids of a log that is whole count from 1.
 
     The run may be finished, running or killed. Nothing is written to the recording, and nothing in it is executed.
     Raise RecordingError if there is no log, or one that torchsan does not write.
@@ -217,13 +225,23 @@ def _read(file: Path, how: str) -> list[Row]:
         connection.execute("PRAGMA cell_size_check=ON")
         _check_schema(connection)
         rows: list[Row] = []
-        taken = size = 0
-        for row in connection.execute("SELECT time, thread, kind, body FROM events NOT INDEXED ORDER BY id"):
+        taken = parsed = size = 0
+        for row in connection.execute("SELECT id, time, thread, kind, body FROM events NOT INDEXED ORDER BY id"):
             rows.append(row)
             taken += 8 + sum(len(value) for value in row if isinstance(value, str | bytes))
             if taken > size and taken > (size := _size(file)):
                 raise sqlite3.DatabaseError("its events are larger than the file")
+            parsed += _in_memory(row[-1])
+            if parsed > _ALLOWANCE + _DENSITY * size and parsed > _ALLOWANCE + _DENSITY * (size := _size(file)):
+                raise sqlite3.DatabaseError("its events hold more values than torchsan writes into such a file")
         return rows
+
+
+def _in_memory(body: object) -> int:
+    """About how much memory an event takes once it is parsed, without the characters of its texts."""
+    if not isinstance(body, str):
+        return _ROW
+    return _ROW + _LIST * body.count("[") + _DICT * body.count("{") + _VALUE * body.count(",")
 
 
 def _size(file: Path) -> int:
