@@ -72,7 +72,7 @@ class Reader:
         self._state = State()
         self._others: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._rows = read_events(self.path)
-        for _, _, _, kind, body in self._rows:
+        for _, _, _, kind, body, _ in self._rows:
             self._add(kind, body)
 
     def graphs(self) -> list[GraphRecord]:
@@ -97,15 +97,18 @@ class Reader:
 
     def timed(self) -> Iterator[Timed]:
         """Every event that has a time, in the order they were written."""
-        for _, time, thread, kind, text in self._rows:
+        for _, time, thread, kind, text, _ in self._rows:
             if type(time) is float and type(thread) is int and isinstance(kind, str) and isinstance(text, str):
                 yield Timed(time=time, thread=thread, kind=kind, text=text)
 
     def missing(self) -> list[str]:
-        """What says that the log is not as it was written: events that are gone, or that nobody knows."""
+        """What says that the log is not as it was written: events that are gone, altered, or that nobody knows."""
         found = []
-        events, findings = len(self._rows), self._state.findings
-        if events and (self._rows[0][0], self._rows[-1][0]) != (1, events):
+        findings = self._state.findings
+        altered = sum(1 for row in self._rows if not row[-1])
+        if altered:
+            found.append(f"the recording is damaged: {altered} of its events are not what was written")
+        if any(row[0] != n for n, row in enumerate(self._rows, start=1)):  # A damaged page may show one twice.
             found.append("the recording is damaged: some of its events are missing")
         elif any(finding.id != f"F{n}" for n, finding in enumerate(findings, start=1)):
             found.append("the recording is damaged: some of its findings are missing")
