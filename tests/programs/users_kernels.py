@@ -36,6 +36,19 @@ def beyond(a, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(a + i, i < n) + 1, i < n + 8)
 
 
+@triton.jit
+def scaled_sum(a, b, out, factor, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x, y = tl.load(a + i, i < n), tl.load(b + i, i < n)
+    tl.store(out + i, (x + y) * factor.to(x.dtype), i < n)
+
+
+@triton.jit
+def larger(a, b, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.maximum(tl.load(a + i), tl.load(b + i)))
+
+
 def _grid(t: Tensor) -> tuple[int]:
     return (triton.cdiv(t.numel(), 64),)
 
