@@ -1,8 +1,8 @@
 """What a Triton kernel that the user wrote gives, in any arithmetic: its own source, run by Triton's interpreter.
 
 A graph has an operator in the place of each launch. That can be run as the program runs it, on memory with guard zones;
-or interpreted, in the program's dtypes, in float64 or with random last bits, which is what the compiled kernel is judged
-by. Where the interpreter cannot run a kernel there is no reference for it, and `Unavailable` says why.
+or interpreted, in the program's dtypes, in float64 or with random last bits, which is what the compiled kernel is
+judged by. Where the interpreter cannot run a kernel there is no reference for it, and `NoReference` says why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZONE = 4096
 _AMPLITUDE = 4.0
 
 _dtypes: dict[tuple[int, int], dict[str, torch.dtype]] = {}
-"""What tensors each launch is given in the program's own dtypes, which come first: in float64 that is not to be seen."""
+"""What each launch is given when it runs in the program's own dtypes, which is first: float64 does not show it."""
 
 
 class NoReference(Exception):
@@ -64,7 +64,8 @@ class Nudged(ToType):
         return self._generator.uniform(-1.0, 1.0, np.shape(data))
 
     def __call__(self, data: Array, dtype: torch.dtype, size: Array | None = None, terms: int = 1) -> Array:
-        moved = data * (1 + self._noise(data) * (_AMPLITUDE * torch.finfo(dtype).eps))
+        ulps = _AMPLITUDE if terms else 1.0
+        moved = data * (1 + self._noise(data) * (ulps * torch.finfo(dtype).eps))
         if size is not None:
             # Each partial sum may be rounded, in whatever order they are formed; half precision is summed in single.
             eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps * math.sqrt(terms)
@@ -96,10 +97,16 @@ def interpreted(call: dict[str, Any], rounding: Callable[[bool], Any]) -> dict[s
         if math.prod(launch.grid) > _MOST_PROGRAMS:
             raise NoReference(f"{name} runs {math.prod(launch.grid)} programs, which takes an interpreter too long")
         tensors = {n: a for n, a in launch.arguments.items() if isinstance(a, torch.Tensor)}
-        arguments = {n: (a, launch.descriptors[n]) if n in launch.descriptors else a for n, a in launch.arguments.items()}
+        blocks = {n: (tensors[n], shape) for n, shape in launch.descriptors.items()}
         gpu = any(t.is_cuda for t in tensors.values())
         with undisturbed():
-            interpret(launch.function, launch.grid, arguments, _own_dtypes(launch, tensors), rounding(gpu))
+            interpret(
+                launch.function,
+                launch.grid,
+                {**launch.arguments, **blocks},
+                _own_dtypes(launch, tensors),
+                rounding(gpu),
+            )
     except NoReference:
         raise
     except Exception as e:  # whatever the kernel does that the interpreter cannot

@@ -1,8 +1,8 @@
 """Runs a `@triton.jit` function by Triton's interpreter in float64, with rounding as it is asked for.
 
 Every real number is kept in float64, in memory too, whatever type Triton gives it. What an operation gives is passed to
-a `Rounding` with that type: left as it is, the function is computed in float64; rounded to its type, as a GPU would; with
-random last bits, as rounding might have left it. Nothing is read or written outside of the tensors that it is given.
+a `Rounding` with that type: left as it is, the function is computed in float64; rounded to its type, as a GPU would;
+with random last bits, as rounding might have left it. Nothing outside of the tensors that it is given is touched.
 
 Importing it imports Triton.
 """
@@ -35,6 +35,7 @@ class Rounding(Protocol):
         """From float64 results, which have a type in the program, to what they are rounded to.
 
         `size` is the sum of the magnitudes of what was added up, and `terms` how many that is; None if nothing was.
+        No term at all is a conversion, of a number that is as good as its type.
         """
 
 
@@ -57,8 +58,8 @@ def interpret(
 ) -> None:
     """Run the function on tensors, which it may overwrite. Raise CannotInterpret, or what the interpreter does.
 
-    `arguments` are by name; a pair of a tensor and the shape of a block is a descriptor. `dtypes` are those that tensors
-    have in the program.
+    `arguments` are by name; a pair of a tensor and the shape of a block is a descriptor. `dtypes` are those that the
+    tensors have in the program.
     """
     memory = _Memory([a[0] if isinstance(a, tuple) else a for a in arguments.values() if _holds_tensor(a)])
     with _lock, mended(), _in_float64(memory, rounded), np.errstate(all="ignore"):
@@ -195,7 +196,7 @@ def _constants_and_casts(rounded: Rounding) -> dict[str, Any]:
         before, after = _float(source.dtype), _float(target)
         # From a wider type to a narrower one a number is rounded; an integer may have too many digits.
         exact = after is None or (before is not None and torch.finfo(before).eps >= torch.finfo(after).eps)
-        return _handle(data, target) if exact else _settled(rounded, data, target)
+        return _handle(data, target) if exact else _settled(rounded, data, target, terms=0)
 
     def bitcast(self: Any, source: Any, ty: Any) -> Any:
         if source.dtype.scalar.is_floating() or ty.scalar.is_floating():
