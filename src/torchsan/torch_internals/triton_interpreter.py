@@ -117,14 +117,18 @@ def _launch(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: An
 # Functions
 
 
+_twins: dict[Any, Any] = {}
+"""By the Python functions. Not kept by the kernels, whose attributes are the program's, and may be looked at."""
+
+
 def interpreted(function: Any) -> Any:
-    """The interpreted twin of a `@triton.jit` function, which keeps it."""
-    if "_interpreted" not in function.__dict__:
-        twin = interpreter.InterpretedFunction(function.fn)
+    """The interpreted twin of a `@triton.jit` function."""
+    twin = _twins.get(function.fn)
+    if twin is None:
+        twin = _twins[function.fn] = interpreter.InterpretedFunction(function.fn)
         twin.rewriter = _Rewriter(function.fn)
         twin.rewritten_fn = {}  # Of its own: the interpreter's would hold what it has rewritten before.
-        function.__dict__["_interpreted"] = twin
-    return function.__dict__["_interpreted"]
+    return twin
 
 
 class _Rewriter(interpreter.FunctionRewriter):  # type: ignore[misc]  # Triton leaves it without types
