@@ -44,7 +44,8 @@ def names_of(nodes: Sequence[torch.fx.Node], *, decomposed: bool = False) -> dic
     """The fields of a finding about these nodes: `nodes`, `ops` and `source`.
 
     One of several results has the operator that computes them all; with `decomposed`, and if it is one of Inductor's
-    own, a node also has that which it was before. What no line of the program was noted for has those of the nearest nodes that it reads, or that read it.
+    own, a node also has that which it was before. What no line of the program was noted for has those of the nearest
+    nodes that it reads, or that read it.
     """
     ops = [op for n in nodes for op in _operators(n, decomposed=decomposed)]
     return {
