@@ -248,8 +248,12 @@ class Results:
 class RepeatableCall:
     """One call that can be made again, as often as one likes, also after its arguments have changed."""
 
-    def __init__(self, args: Sequence[Any], names: list[str], mutated: frozenset[int]) -> None:
-        """`names` are those of the arguments, `mutated` the positions of those that may be written."""
+    def __init__(self, args: Sequence[Any], names: list[str], mutated: frozenset[int], number: int = 0) -> None:
+        """`names` are those of the arguments, `mutated` the positions of those that may be written.
+
+        `number` says which call it is, from 0.
+        """
+        self.number = number
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():
             self.inputs = Inputs(args, mutated)

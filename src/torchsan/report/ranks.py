@@ -15,7 +15,7 @@ from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
-from torchsan.report.json_report import JsonExporter, report_values
+from torchsan.report.json_report import JsonExporter, about_the_run, report_values
 from torchsan.report.terminal import STATUS_STYLES, print_lines
 from torchsan.report.verdict import Status, Verdict, verdict
 
@@ -148,7 +148,7 @@ def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
 
 def _table(ranks: Ranks) -> Iterator[Line]:
     for rank, reader in ranks.readers.items():
-        seen = seen_text(reader.coverage())
+        seen = seen_text(reader)
         yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(shown_place(reader))}")
     steps, tensors = ranks.compared
     if steps and tensors:
@@ -176,7 +176,8 @@ class RanksJsonExporter(Exporter[Ranks]):
         findings = [
             encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}} for m in subject.findings
         ]
-        return json_text(report_values(first.manifest, subject.verdict, program, findings, _coverage(subject)))
+        report = report_values(first.manifest, subject.verdict, program, findings, _coverage(subject))
+        return json_text(report | about_the_run(list(subject.readers.values())))
 
 
 RANKS_EXPORTERS: tuple[Exporter[Ranks], ...] = (RanksJsonExporter(),)

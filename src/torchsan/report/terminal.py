@@ -157,7 +157,7 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
 
 
 def _verdict_text(recording: Reader, outcome: Verdict) -> str:
-    found, seen = severities_text(recording.findings()), seen_text(recording.coverage())
+    found, seen = severities_text(recording.findings()), seen_text(recording)
     match outcome.status:
         case Status.FINDINGS:
             return f"findings: {found}; {seen}"
