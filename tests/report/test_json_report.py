@@ -9,6 +9,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import CallCount, CallTimes, Direction, GraphId, Kind, LaunchTime, Severity
+from torchsan.records.finding import fingerprint
 from torchsan.report.json_report import as_json, report_schema
 
 
@@ -81,6 +82,8 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
         "call": None,
         "step": None,
         "time": 1_750_000_000.0,
+        "fingerprint": fingerprint(finding()),
+        "suppressed": None,
     }
     assert set(second) == set(first)
     assert second["graph"] is None
