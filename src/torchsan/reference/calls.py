@@ -268,12 +268,20 @@ class RepeatableCall:
     """One call that can be made again, as often as one likes, also after its arguments have changed."""
 
     def __init__(
-        self, args: Sequence[Any], names: list[str], mutated: frozenset[int], *, users_kernels: bool = False
+        self,
+        args: Sequence[Any],
+        names: list[str],
+        mutated: frozenset[int],
+        number: int = 0,
+        *,
+        users_kernels: bool = False,
     ) -> None:
         """`names` are those of the arguments, `mutated` the positions of those that may be written.
 
-        `users_kernels` tells that Triton kernels of the user's own are launched, which may write anywhere.
+        `number` says which call it is, from 0. `users_kernels` tells that Triton kernels of the user's own are
+        launched, which may write anywhere.
         """
+        self.number = number
         self._own = _GuardedKernels if users_kernels else nullcontext
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -71,12 +73,13 @@ class StagesWatch:
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
         self._later = False
+        self._numbers = itertools.count()
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
         compiled = self._stages.compiled
         assert compiled is not None
-        call = None if self._wrong else self._prepared(args)
+        call = None if self._wrong else self._prepared(args, next(self._numbers))
         if call is None:
             return compiled(*args)
         search, backward = call
@@ -110,7 +113,7 @@ class StagesWatch:
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
+    def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
             reason = unsupported(args)
@@ -119,7 +122,7 @@ class StagesWatch:
                 return None
             if not self._wanted(args):
                 return None
-            call = RepeatableCall(args, self._names, self._mutated, users_kernels=self._users_kernels)
+            call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
             _ = search.reference  # Before the program goes on and changes what it reads.
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
@@ -187,7 +190,8 @@ class StagesWatch:
             self._reported.add((stage, pass_))
             self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
-            self._report(make(), partial(exhibit_of_call, self._stages, search, earlier))
+            finding = replace(make(), call=search.call.number)
+            self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)
