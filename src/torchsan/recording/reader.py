@@ -23,7 +23,7 @@ from torchsan.recording.folder import (
 )
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, KINDS, Program, State
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
 """The id that a recorder gives to a finding: it may become the name of a folder."""
@@ -90,6 +90,15 @@ class Reader:
     def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
         """The buffers of a graph that were checked."""
         return self._state.checked_of(graph, direction)
+
+    def calls(self) -> list[CallCount]:
+        """How often each graph was called, and how many of the calls were checked, as far as it was counted."""
+        return list(self._state.calls.values())
+
+    def kernels_checked(self) -> int:
+        """How many kernels wrote something that was checked."""
+        each = ((g.kernels, self.checked(g.id, g.direction)) for g in self.graphs())
+        return sum(not names.isdisjoint(kernel.writes) for kernels, names in each for kernel in kernels)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
