@@ -29,7 +29,7 @@ from torchsan.recording import Reader, Writer, finalize
 from tests.samples import finding, graph
 
 def take_the_numbers(turn):
-    os.closerange(3, 256)
+    os.closerange(3, 4096)
     for n in range(30):
         number = os.open(f"{sys.argv[1]}/mine-{turn}-{n}", os.O_RDWR | os.O_CREAT)
         os.write(number, b"mine" * 5000)
@@ -88,7 +88,7 @@ def step(function):
     torch.compile(function)(torch.randn(50, requires_grad=True)).sum().backward()
 
 step(lambda x: (x.sin() + 1).cos())
-os.closerange(3, 256)
+os.closerange(3, 4096)
 for n in range(30):
     os.write(os.open(f"mine-{n}", os.O_RDWR | os.O_CREAT), b"mine")
 torch._dynamo.reset()
@@ -129,7 +129,7 @@ from torchsan.errors import UsageError
 from torchsan.recording import Writer, finalize
 from tests.samples import finding
 writer = Writer.create(Path(sys.argv[1], "run"), command=[])
-os.closerange(3, 256)
+os.closerange(3, 4096)
 files = [os.open(f"{sys.argv[1]}/mine-{n}", os.O_RDWR | os.O_CREAT) for n in range(30)]
 shutil.rmtree(writer.path)
 writer.finding(finding())

@@ -104,8 +104,8 @@ class Reader:
     def missing(self) -> list[str]:
         """What says that the log is not as it was written: events that are gone, or that nobody knows."""
         found = []
-        events, findings = len(self._rows), self._state.findings
-        if events and (self._rows[0][0], self._rows[-1][0]) != (1, events):
+        findings = self._state.findings
+        if any(row[0] != n for n, row in enumerate(self._rows, start=1)):  # A damaged page may show one twice.
             found.append("the recording is damaged: some of its events are missing")
         elif any(finding.id != f"F{n}" for n, finding in enumerate(findings, start=1)):
             found.append("the recording is damaged: some of its findings are missing")
@@ -139,7 +139,12 @@ class Reader:
 
     @property
     def store(self) -> str:
-        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors."""
+        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors.
+
+        Raise RecordingError if the folder is a link: it could lead out of the recording.
+        """
+        if self.tensors.is_symlink():
+            raise RecordingError(f"{self.tensors} is a link; the recording is damaged", slug="malformed-record")
         return str(self.tensors) if self.place is None else join_url(self.place, TENSORS)
 
     def artifact(self, name: str) -> str:
