@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsan.files import high_descriptors, identity, open_plain
+from torchsan.files import high_descriptors, identity, moved_up, open_plain
 
 
 def test_a_descriptor_that_changed_hands_leads_elsewhere(tmp_path: Path) -> None:
@@ -68,3 +68,12 @@ def test_where_few_descriptors_are_allowed_those_are_used(tmp_path: Path, room: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for number in found:
         os.close(number)
+
+
+def test_a_descriptor_that_is_moved_leads_to_the_same_file(tmp_path: Path) -> None:
+    number = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
+    high = moved_up(number)
+    assert high > 800
+    assert identity(high) == identity(tmp_path / "file")
+    assert not os.get_inheritable(high)
+    os.close(high)

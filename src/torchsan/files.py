@@ -68,6 +68,18 @@ def high_descriptors() -> Iterator[None]:
             os.close(number)
 
 
+def moved_up(descriptor: int) -> int:
+    """Give a descriptor a high number, where the limit allows it, and return that."""
+    try:
+        import fcntl
+
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except (ImportError, OSError):
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
 _WORD = re.compile(rb"a+")
 _LETTERS = bytes(97 if chr(i).isalnum() or i == 95 or i > 127 else i for i in range(256))
 _SIGNS = "([{,-+~\"'"

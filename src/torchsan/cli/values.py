@@ -142,7 +142,10 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
         refuse_swollen(
             (store.record(str(w.stored)) for w in saved), "select some with --name, --kernels, --call or --when"
         )
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UsageError(f"cannot write to {folder}: {e.strerror or e}", slug="bad-target") from e
         for w in saved:
             tensor = store.get(str(w.stored), device="cpu").detach()
             _export(tensor, folder / _file_name(value_key(w), taken))
@@ -168,6 +171,6 @@ def _export(tensor: torch.Tensor, target: Path) -> None:
         try:
             write_tensors({"tensor": tensor}, target.with_name(target.name + suffix))
             return
-        except UsageError:
-            if suffix == ".pt":
+        except UsageError as e:
+            if suffix == ".pt" or e.slug == "bad-target":
                 raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.diff.align import Graph, GraphPair
 from torchsan.diff.result import Place, Role
-from torchsan.errors import StoreError, TorchsanError
+from torchsan.errors import TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import GraphRecord, TensorSummary, Watched, decode
 
@@ -87,9 +87,6 @@ class Contents:
         from torchsan.store import Store
 
         if self._store is None:
-            # A link could lead out of the recording.
-            if self._recording.tensors.is_symlink():
-                raise StoreError(f"{self._recording.tensors} is a link", slug="no-store")
             self._store = Store(self._recording.store)
         return self._store
 

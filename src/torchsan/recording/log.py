@@ -197,9 +197,7 @@ def read_events(folder: Path) -> list[Row]:
     Raise RecordingError if there is no log, or one that torchsan does not write.
     """
     file = folder / EVENTS
-    for part in _parts(file, "", "-wal", "-shm"):
-        if not stat.S_ISREG(part.lstat().st_mode):
-            raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
+    require_plain(file)
     if not file.exists():
         raise _nothing_recorded(folder)
     try:
@@ -218,6 +216,13 @@ def read_events(folder: Path) -> list[Row]:
         raise RecordingError(
             f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
         ) from e
+
+
+def require_plain(file: Path) -> None:
+    """Raise RecordingError if the log, or what SQLite looks for beside it, is a link, a pipe or the like."""
+    for part in _parts(file, "", "-wal", "-shm", "-journal"):
+        if not stat.S_ISREG(part.lstat().st_mode):
+            raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
 
 
 class _EmptyLogError(Exception):

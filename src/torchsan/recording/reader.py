@@ -151,7 +151,12 @@ class Reader:
 
     @property
     def store(self) -> str:
-        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors."""
+        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors.
+
+        Raise RecordingError if the folder is a link: it could lead out of the recording.
+        """
+        if self.tensors.is_symlink():
+            raise RecordingError(f"{self.tensors} is a link; the recording is damaged", slug="malformed-record")
         return str(self.tensors) if self.place is None else join_url(self.place, TENSORS)
 
     def artifact(self, name: str) -> str:

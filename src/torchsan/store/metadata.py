@@ -75,9 +75,21 @@ SegmentId = NewType("SegmentId", str)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"[0-9a-z-]{1,64}")
+_OWN_SEGMENT = re.compile(r"[0-9a-f]{16}-[0-9a-z]{6,12}")
 _DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 _MAX_DIMS = 64
 _MAX_INT = 2**63 - 1
+
+
+def is_digest(name: str) -> bool:
+    """Return whether this can be the name of a blob."""
+    return _DIGEST.fullmatch(name) is not None
+
+
+def is_segment(name: str) -> bool:
+    """Return whether a writer can have given this name to its log."""
+    return _OWN_SEGMENT.fullmatch(name) is not None
+
 
 SPARSE_PARTS = {
     "sparse_coo": ("indices", "values"),
@@ -202,7 +214,7 @@ def swollen(records: Iterable[TensorRecord]) -> int | None:
     return nbytes if nbytes > _MUCH and nbytes > _TIMES * sum(blobs.values()) else None
 
 
-_MUCH, _TIMES = 4 << 30, 16
+_MUCH, _TIMES = 256 << 20, 16
 
 
 def to_json(value: TensorRecord | BlobRef) -> dict[str, Any]:
