@@ -32,6 +32,7 @@ class Check(StrEnum):
     STAGES = "stages"
     METADATA = "metadata"
     MEMORY = "memory"
+    CACHE = "cache"
 
 
 class Stage(StrEnum):
@@ -43,6 +44,7 @@ class Stage(StrEnum):
     JOINT_PASSES = "joint-passes"
     POST_GRAD_PASSES = "post-grad-passes"
     KERNEL = "kernel"
+    CACHE = "cache"
 
 
 class Kind(StrEnum):
@@ -61,6 +63,7 @@ class Kind(StrEnum):
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    STALE_CACHE = "stale-cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
