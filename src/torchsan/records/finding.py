@@ -29,6 +29,7 @@ class Check(StrEnum):
     STAGES = "stages"
     METADATA = "metadata"
     MEMORY = "memory"
+    KERNELS = "kernels"
 
 
 class Stage(StrEnum):
@@ -53,11 +54,14 @@ class Kind(StrEnum):
     UNDECLARED_MUTATION = "undeclared-mutation"
     UNDECLARED_ALIAS = "undeclared-alias"
     OUT_OF_BOUNDS_WRITE = "out-of-bounds-write"
+    OUT_OF_BOUNDS_READ = "out-of-bounds-read"
     UNINITIALIZED_READ = "uninitialized-read"
     CLOBBERED_BUFFER = "clobbered-buffer"
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    RACE = "race"
+    CHEAT = "cheat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
