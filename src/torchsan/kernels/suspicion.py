@@ -118,6 +118,8 @@ class Suspicion:
             mine, own = said.tensors, [case.answer.tensor(n) for n in case.answer.outputs]
             if not mine or len(mine) != len(own) or not mine[0].numel() or mine[0].shape != own[0].shape:
                 continue
+            if not all(bool(torch.isfinite(t).all()) for t in mine):
+                continue  # Too large for its dtype is too large for many inputs.
             for other, reference in results.setdefault(str([t.shape for t in mine]), []):
                 same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(mine, other, strict=True))
                 if same and not all(_near(a, b) for a, b in zip(own, reference, strict=True)):
@@ -187,6 +189,9 @@ class Suspicion:
         sound = [o for o in wrong if o.trial.values not in ILL_CONDITIONED]
         if not sound and all(o.relative < float("inf") for o in wrong):
             return [self._lost(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
+        explained = any(o.arithmetic is not None and o.trial.values not in ILL_CONDITIONED for o in seen)
+        if explained and all(o.relative < 3 * self._limit() for o in sound):
+            return [self._lost(o) if o in wrong else o for o in seen]
         if all(o.relative < self._limit() for o in sound) and not self._smooth(sound[0]):
             return [self._lost(o) if o in wrong else o for o in seen]
         if all(o.relative < float("inf") for o in sound) and self._stagnates(sound[0]):
@@ -254,7 +259,7 @@ class Suspicion:
 
 
 def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and bool(torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-3, equal_nan=True))
+    return a.shape == b.shape and bool(torch.allclose(a.double(), b.double(), rtol=0.05, atol=1e-3, equal_nan=True))
 
 
 def _computing(operators: Any) -> set[str]:
