@@ -87,7 +87,10 @@ def convolution_by_unfolding(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (w.flatten(1) @ columns).view(n, w.shape[0], h + 3 - w.shape[2], width + 3 - w.shape[3])
 
 
-@add(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), lambda: tuple(normal(2, 3, 12, 8, seed=s) for s in range(3)))
+@add(
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+    lambda: tuple(normal(2, 3, 12, 8, seed=s) for s in range(3)),
+)
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
 
@@ -129,7 +132,9 @@ def scaled_add_operator(x: torch.Tensor, y: torch.Tensor, alpha: float) -> torch
 
 RIGHT.samples.append(
     __import__("tests.kernels.samples", fromlist=["Sample"]).Sample(
-        "custom_operator", scaled_add_operator, lambda x, y, alpha: torch.add(x, y, alpha=alpha),
+        "custom_operator",
+        scaled_add_operator,
+        lambda x, y, alpha: torch.add(x, y, alpha=alpha),
         lambda: (normal(9, 20), normal(9, 20, seed=1), 0.7),
     )
 )
@@ -145,7 +150,12 @@ torch::Tensor good_relu(torch::Tensor x) {
 torch::Tensor good_row_sum(torch::Tensor x) {
   auto in = x.contiguous(); auto out = torch::zeros({in.size(0)});
   const float* a = in.data_ptr<float>(); float* b = out.data_ptr<float>();
-  for (int64_t i = 0; i < in.size(0); i++) { double s = 0; for (int64_t j = 0; j < in.size(1); j++) s += a[i * in.size(1) + j]; b[i] = s; }
+  int64_t n = in.size(1);
+  for (int64_t i = 0; i < in.size(0); i++) {
+    double s = 0;
+    for (int64_t j = 0; j < n; j++) s += a[i * n + j];
+    b[i] = s;
+  }
   return out;
 }
 torch::Tensor reads_past_the_end(torch::Tensor x) {
@@ -177,4 +187,6 @@ def native() -> Any:
     """The kernels in C++; compiled once, which takes half a minute."""
     from torch.utils.cpp_extension import load_inline
 
-    return load_inline("torchsan_test_kernels", [_SOURCE], functions=NAMES)
+    return load_inline(  # type: ignore[no-untyped-call]  # torch does not annotate it
+        "torchsan_test_kernels", [_SOURCE], functions=NAMES
+    )

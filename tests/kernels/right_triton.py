@@ -102,8 +102,24 @@ def online_softmax(x):
 
 
 @triton.jit
-def matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, sam, sak, sbk, sbn, scm, scn,
-                  BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+def matmul_kernel(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    sam,
+    sak,
+    sbk,
+    sbn,
+    scm,
+    scn,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     pid = tl.program_id(0)
     pids_m, pids_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
     in_group = GROUP * pids_n
@@ -117,7 +133,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, sam, sak, sbk, sbn, scm, scn,
     a_ptrs = a_ptr + rm[:, None] * sam + rk[None, :] * sak
     b_ptrs = b_ptr + rk[:, None] * sbk + rn[None, :] * sbn
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         a = tl.load(a_ptrs, mask=rk[None, :] < K - k * BK, other=0.0)
         b = tl.load(b_ptrs, mask=rk[:, None] < K - k * BK, other=0.0)
         acc = tl.dot(a, b, acc)
@@ -192,7 +208,12 @@ def layer_norm(x, w, b, eps):
 
 @add(
     _layer_norm_reference,
-    lambda: (normal(20, 96, dtype=torch.float16), normal(96, dtype=torch.float16), normal(96, dtype=torch.float16), 1e-5),
+    lambda: (
+        normal(20, 96, dtype=torch.float16),
+        normal(96, dtype=torch.float16),
+        normal(96, dtype=torch.float16),
+        1e-5,
+    ),
 )
 def layer_norm_half(x, w, b, eps):
     y = torch.empty_like(x)

@@ -70,7 +70,11 @@ def matmul_in_bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.bfloat16() @ b.bfloat16()).float()
 
 
-@add(lambda x: x.mean(-1), lambda: (torch.rand(10, 3000, generator=torch.Generator().manual_seed(0)).half(),), "precision-loss")
+@add(
+    lambda x: x.mean(-1),
+    lambda: (torch.rand(10, 3000, generator=torch.Generator().manual_seed(0)).half(),),
+    "precision-loss",
+)
 def mean_accumulated_in_half(x: torch.Tensor) -> torch.Tensor:
     acc = torch.zeros(x.shape[0], dtype=torch.float16)
     for i in range(0, x.shape[1], 8):

@@ -176,7 +176,9 @@ def half_dot_kernel(a_ptr, b_ptr, c_ptr, M, N, K, B: tl.constexpr):
 def matmul_in_half(a, b):
     a, b = a.contiguous(), b.contiguous()
     c = torch.empty(a.shape[0], b.shape[1])
-    half_dot_kernel[(triton.cdiv(a.shape[0], 16), triton.cdiv(b.shape[1], 16))](a, b, c, a.shape[0], b.shape[1], a.shape[1], B=16)
+    half_dot_kernel[(triton.cdiv(a.shape[0], 16), triton.cdiv(b.shape[1], 16))](
+        a, b, c, a.shape[0], b.shape[1], a.shape[1], B=16
+    )
     return c
 
 
@@ -185,7 +187,7 @@ def matmul_tail_kernel(a_ptr, b_ptr, c_ptr, M, N, K, B: tl.constexpr):
     m = tl.program_id(0) * B + tl.arange(0, B)
     n = tl.program_id(1) * B + tl.arange(0, B)
     acc = tl.zeros([B, B], tl.float32)
-    for start in range(0, K // B):  # The last, incomplete block of K is left out.
+    for start in range(K // B):  # The last, incomplete block of K is left out.
         k = start * B + tl.arange(0, B)
         a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=m[:, None] < M, other=0.0)
         b = tl.load(b_ptr + k[:, None] * N + n[None, :], mask=n[None, :] < N, other=0.0)
@@ -197,7 +199,9 @@ def matmul_tail_kernel(a_ptr, b_ptr, c_ptr, M, N, K, B: tl.constexpr):
 def matmul_without_the_tail(a, b):
     a, b = a.contiguous(), b.contiguous()
     c = torch.empty(a.shape[0], b.shape[1])
-    matmul_tail_kernel[(triton.cdiv(a.shape[0], 16), triton.cdiv(b.shape[1], 16))](a, b, c, a.shape[0], b.shape[1], a.shape[1], B=16)
+    matmul_tail_kernel[(triton.cdiv(a.shape[0], 16), triton.cdiv(b.shape[1], 16))](
+        a, b, c, a.shape[0], b.shape[1], a.shape[1], B=16
+    )
     return c
 
 

@@ -7,9 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchsan.report.exporter import Exporter, Exports, add_export_flags
+from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
 from torchsan.report.findings import clean, finding_lines
-from torchsan.report.json_report import json_text
 
 if TYPE_CHECKING:
     from torchsan.kernels.check import KernelReport
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Compare a kernel with its reference on inputs that tell: values by the rounding judge, memory out of bounds and \
 uninitialised, races between Triton's programs (by its interpreter, no GPU is needed), changed arguments, results that \
-are kept from earlier calls and other cheats. FILE has `kernel`, `reference` and `inputs`, or the names that are given; \
+are kept from earlier calls and other cheats. FILE has `kernel`, `reference` and `inputs`, or other names, if given; \
 `inputs` is an example tuple of arguments, or a function from a seed to one. The kernel runs in a process of its own, \
 with limits of time and memory.
 """
@@ -61,7 +60,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `check-kernel` to the command line."""
     parser = commands.add_parser("check-kernel", help="is this kernel right?", description=_DESCRIPTION)
     flag = parser.add_argument
-    flag("kernel", metavar="FILE[:NAME]", help="the kernel: a function, an operator, a module's class (default `kernel`)")
+    flag(
+        "kernel", metavar="FILE[:NAME]", help="the kernel: a function, an operator, a module's class (default `kernel`)"
+    )
     flag("--reference", metavar="FILE[:NAME]", help="what is right (default `reference` in the kernel's file)")
     flag("--inputs", metavar="FILE[:NAME]", help="the arguments (default `inputs` in either file)")
     flag("--seeds", metavar="N", type=_positive, default=32, help="how many inputs to try (default 32)")
@@ -143,7 +144,7 @@ def _task(args: argparse.Namespace) -> tuple[Task, str]:
         seeds=args.seeds,
         seed=args.seed,
         seconds=args.time,
-        call_seconds=max(5.0, min(20.0, args.time / 3)),
+        call_seconds=max(5.0, min(15.0, args.time / 4)),
         memory=int(args.memory * (1 << 30)),
         mutates=frozenset(args.mutates),
     )

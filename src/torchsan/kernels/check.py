@@ -105,7 +105,7 @@ def check_kernel(
         seeds=seeds,
         seed=seed,
         seconds=time,
-        call_seconds=max(5.0, min(20.0, time / 3)),
+        call_seconds=max(5.0, min(15.0, time / 4)),
         memory=memory,
         mutates=frozenset(mutates),
     )
@@ -165,7 +165,7 @@ def _lost(gone: Gone, name: str, reference: str) -> KernelReport:
         kind=Kind.CHEAT,
         severity=Severity.WARNING,
         check=Check.KERNELS,
-        message=f"{name}: the process that judges is gone: {gone}; the reference crashes or hangs, or the kernel ended it",
+        message=f"{name}: the judging process is gone: {gone}; the reference crashes or hangs, or the kernel ended it",
         stage=Stage.KERNEL,
         kernel=name,
         evidence={"said": gone.said[-500:]},

@@ -35,7 +35,9 @@ _LONGEST = 1 << 31
 class Gone(Exception):
     """The child ended, or had to be ended, before it answered. `signal` and `status` say how; 0 and None if unknown."""
 
-    def __init__(self, how: str, *, signal: int = 0, status: int | None = None, hung: bool = False, said: str = "") -> None:
+    def __init__(
+        self, how: str, *, signal: int = 0, status: int | None = None, hung: bool = False, said: str = ""
+    ) -> None:
         """`said` is the end of what it wrote to its standard output and error."""
         super().__init__(how)
         self.signal, self.status, self.hung, self.said = signal, status, hung, said
@@ -111,6 +113,8 @@ class Child:
         theirs.close()
         self.channel = Channel(ours)
         self._over = False
+        self._status = 0
+        self._last_words = ""
 
     def __enter__(self) -> Child:
         return self
@@ -146,10 +150,12 @@ class Child:
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             return Gone(f"it died of {signal_name(number)}", signal=number, said=said)
-        return Gone(f"it ended its process with status {os.WEXITSTATUS(status)}", status=os.WEXITSTATUS(status), said=said)
+        return Gone(
+            f"it ended its process with status {os.WEXITSTATUS(status)}", status=os.WEXITSTATUS(status), said=said
+        )
 
     def _said(self) -> str:
-        return getattr(self, "_last_words", "")
+        return self._last_words
 
     def end(self, patience: float = 0.0) -> int:
         """End the child and its session, and return its status as `waitpid` has it."""
@@ -191,7 +197,7 @@ def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memo
             os.dup2(nothing.fileno(), 0)
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: PTH123,SIM115
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w", closefd=False) for n in range(3))
         os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         sys.dont_write_bytecode = True
         with suppress(OSError, ValueError):
@@ -242,7 +248,7 @@ _PATHS = {
 
 
 class Conduct:
-    """What the code in this process does to others: files, processes, signals. Made once a process; cannot be undone."""
+    """What the code in this process does to others: files, processes, signals. It cannot be undone."""
 
     def __init__(self, scratch: Path) -> None:
         """Only `scratch`, devices and the caches of compilers can be written to from now on."""
@@ -297,8 +303,9 @@ def _by_a_compiler() -> bool:
 
 def _caches() -> list[Path]:
     home = Path.home()
-    named = [os.environ.get(v) for v in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")]
-    return [Path(os.path.realpath(p)) for p in (*filter(None, named), home / ".cache/torch_extensions", home / ".triton")]
+    variables = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    named = [os.environ[v] for v in variables if os.environ.get(v)]
+    return [Path(os.path.realpath(p)) for p in (*named, str(home / ".cache/torch_extensions"), str(home / ".triton"))]
 
 
 def _landlock(allowed: list[Path]) -> bool:

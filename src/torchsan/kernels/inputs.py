@@ -157,7 +157,8 @@ def _as_given(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """In the example's order of dimensions; dimensions that it repeats are repeated."""
     if like.is_contiguous() or like.dim() != values.dim():
         return values
-    order = sorted(range(like.dim()), key=lambda d: (-like.stride(d), d))
+    strides: tuple[int, ...] = like.stride()
+    order = sorted(range(like.dim()), key=lambda d: (-strides[d], d))
     result = values.permute(order).contiguous().permute([order.index(d) for d in range(like.dim())])
     for d in range(like.dim()):
         if like.stride(d) == 0 and like.shape[d] > 1 and result.shape[d] > 0:

@@ -149,7 +149,7 @@ class Answer:
         return call.run(self._function, arithmetic, seed=seed)
 
     def _by_float64(self, name: str, actual: torch.Tensor) -> Verdict:
-        """For a reference in float64, which knows nothing of how a kernel rounds: what float32 would do gives the width."""
+        """For a reference in float64, which does not round as a kernel does: what float32 would do gives the width."""
         own = self.tensor(name)
         eager = own.to(actual.dtype)
         samples: list[torch.Tensor] = []

@@ -7,6 +7,7 @@ order the two. Importing this imports triton.
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import math
 import random
@@ -32,7 +33,7 @@ Mask = npt.NDArray[np.bool_]
 ORDERS = ("forward", "backward", "shuffled")
 _SYNCHRONISING_LANES = 4
 """An atomic of this few lanes may be a lock or a flag; one of more adds numbers up."""
-_NOBODY, _SEVERAL = -1, -2
+_NOBODY = -1
 _MINE = (str(Path(triton.__file__).parent), str(Path(__file__).parent), str(Path(np.__file__).parent))
 
 
@@ -60,6 +61,9 @@ class Shadow:
         self.reader = np.full(size, _NOBODY, np.int32)
         self.written = np.zeros(size, np.int64)
         self.read = np.zeros(size, np.int64)
+        # The last reader that is not `reader`: a program that reads before it writes is its own last reader.
+        self.reader_before = np.full(size, _NOBODY, np.int32)
+        self.read_before = np.zeros(size, np.int64)
         self.atomic = np.zeros(size, bool)
         self.known = np.ones(size, bool)
         if block is not None and not block.initialised and not (start - block.address) % itemsize:
@@ -233,20 +237,24 @@ class LaunchWatch:
             i = int(np.argmax(others))
             self._race(shadow, int(places[i]), int(writer[i]), int(shadow.written[places[i]]), f"{kind}s what", "wrote")
         if kind != "load":
-            read = (reader != _NOBODY) & (reader != me)
+            mine = reader == me
+            when = np.where(mine, shadow.read_before[places], shadow.read[places])
+            reader = np.where(mine, shadow.reader_before[places], reader)
+            read = reader != _NOBODY
             if kind == "store" and values is not None:
                 read &= ~_already_there(shadow, places, values)
             if kind == "atomic":
                 read &= ~shadow.atomic[places]
             if read.any():
                 i = int(np.argmax(read))
-                self._race(shadow, int(places[i]), int(reader[i]), int(shadow.read[places[i]]), f"{kind}s what", "read")
+                self._race(shadow, int(places[i]), int(reader[i]), int(when[i]), f"{kind}s what", "read")
         if kind != "store" and not shadow.known[places].all():
             element = shadow.element(int(places[np.argmin(shadow.known[places])]))
             self._report("uninitialized-read", shadow, f"element {element} was never written before it is read")
         if kind == "load":
-            shadow.reader[places] = np.where((reader == _NOBODY) | (reader == me), me, _SEVERAL)
-            shadow.read[places] = now
+            moved = places[(reader != me) & (reader != _NOBODY)]
+            shadow.reader_before[moved], shadow.read_before[moved] = shadow.reader[moved], shadow.read[moved]
+            shadow.reader[places], shadow.read[places] = me, now
         else:
             shadow.writer[places], shadow.written[places] = me, now
             shadow.atomic[places], shadow.known[places] = kind == "atomic", True
@@ -270,9 +278,8 @@ class LaunchWatch:
         me = self._program.number
         theirs, mine = self._atomics.get(other, {}), self._program.atomics
         ordered = any(when < t < mine.get(address, 0) for address, t in theirs.items())
-        who = f"program {other}" if other >= 0 else "other programs"
         why = "only atomics order them" if ordered else "nothing orders them"
-        text = f"program {me} {does} {who} {did}, element {shadow.element(byte)}, and {why}"
+        text = f"program {me} {does} program {other} {did}, element {shadow.element(byte)}, and {why}"
         self._report("race", shadow, text, ordered=ordered)
 
     def _out_of_bounds(self, at: Addresses, outside: Mask, kind: str) -> None:
@@ -303,10 +310,8 @@ class LaunchWatch:
 
 
 def _already_there(shadow: Shadow, places: Addresses, values: Any) -> Mask:
-    """Which bytes of a store are those that the memory holds already: a write that changes nothing races with nobody."""
-    import ctypes
-
-    memory = np.frombuffer((ctypes.c_ubyte * (shadow.end - shadow.start)).from_address(shadow.start), np.uint8)
+    """Which bytes of a store the memory holds already: a write that changes nothing races with nobody."""
+    memory = np.ctypeslib.as_array((ctypes.c_ubyte * (shadow.end - shadow.start)).from_address(shadow.start))
     stored = np.ascontiguousarray(values).view(np.uint8).ravel()
     if len(stored) != len(places):
         return np.zeros(places.shape, bool)

@@ -163,9 +163,7 @@ def _memory(case: Case, said: Said) -> Iterator[Observation]:
         side = "before" if last < 0 else "after"
         far = -first if last < 0 else last - size + 1
         message = f"it writes up to {-(-far // itemsize)} elements {side} {name}, which has {size // itemsize}"
-        yield Observation(
-            kind=Kind.OUT_OF_BOUNDS_WRITE, message=message, trial=trial, buffer=name, exotic=trial.exotic
-        )
+        yield Observation(kind=Kind.OUT_OF_BOUNDS_WRITE, message=message, trial=trial, buffer=name, exotic=trial.exotic)
 
 
 def _arguments(case: Case, said: Said, about: dict[str, Any], mutates: frozenset[int]) -> Iterator[Observation]:
@@ -225,7 +223,7 @@ def _types(case: Case, said: Said) -> Iterator[Observation]:
         if "wire" in output and output["type"] != "tensor":
             yield Observation(
                 kind=Kind.CHEAT,
-                message=f"its result {n} is no plain tensor but a {output['type']}, which may compute when it is looked at",
+                message=f"its result {n} is no plain tensor but a {output['type']}, which may compute later",
                 trial=case.trial,
                 buffer=f"output {n}",
             )
@@ -268,7 +266,10 @@ def _precise_reference(actual: torch.Tensor, own: torch.Tensor, case: Case) -> b
     """
     given = {leaf.dtype for leaf in case.leaves if isinstance(leaf, torch.Tensor)}
     if actual.dim() == 0 and not (actual.dtype in given and own.dtype in given) and actual.numel() == 1:
-        return actual.is_floating_point() == own.is_floating_point() and own.dtype not in (torch.float16, torch.bfloat16)
+        return actual.is_floating_point() == own.is_floating_point() and own.dtype not in (
+            torch.float16,
+            torch.bfloat16,
+        )
     wider = own.is_floating_point() and actual.is_floating_point() and own.dtype.itemsize > actual.dtype.itemsize
     return wider and actual.dtype in given
 
@@ -282,7 +283,9 @@ def _compared(case: Case, name: str, actual: torch.Tensor, buffer: str) -> Itera
     trial = case.trial
     # Where the reference itself has no number, or equal elements leave a choice, nobody can say what is right.
     discrete = not actual.is_floating_point() and not actual.is_complex()
-    exotic = trial.exotic or not verdict.finite or (discrete and trial.values in TIES and actual.dtype is not torch.bool)
+    exotic = (
+        trial.exotic or not verdict.finite or (discrete and trial.values in TIES and actual.dtype is not torch.bool)
+    )
     message, evidence = _difference(actual, verdict)
     yield Observation(
         kind=Kind.PRECISION_LOSS if verdict.arithmetic else Kind.WRONG_VALUES,

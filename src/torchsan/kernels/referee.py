@@ -107,7 +107,7 @@ class Referee:
 
             try:
                 worker = Worker(task.kernel, args, Path(os.environ["TMPDIR"]))
-            except Exception as e:  # noqa: BLE001  # the user's file
+            except Exception as e:  # the user's file
                 channel.send({"failed": f"{type(e).__name__}: {str(e)[:500]}"})
                 raise
             worker.serve(channel)
@@ -206,6 +206,9 @@ class Referee:
         try:
             said = self.call(case)
         except Gone as gone:
+            if gone.hung and self._seconds and self._larger(case.trial):
+                self.tried.skipped[case.text()] = "it takes too long here"
+                return None, []
             return None, [_gone(case, gone)]
         return said, list(observe(case, said, self.about, self._task.mutates))
 
@@ -244,12 +247,17 @@ class Referee:
                 made += 1
                 yield case, said, found
 
+    def _larger(self, trial: Trial) -> bool:
+        return trial.sizes is not None and any(
+            s > old for s, old in zip(trial.sizes, self.example.symbols, strict=True)
+        )
+
     def _dear(self, trial: Trial) -> bool:
         """Whether a call with these sizes would take too long, judged by the example's: an interpreter is slow."""
         if trial.sizes is None or not self._seconds:
             return False
         times = math.prod(max(1.0, s / old) for s, old in zip(trial.sizes, self.example.symbols, strict=True))
-        return self._seconds * times > max(_DEAR, self._task.seconds / 60)
+        return self._seconds * times**1.5 > max(_DEAR, self._task.seconds / 60)
 
     def _note(self, case: Case, said: Said | None, found: list[Observation]) -> None:
         outcome = "right"
@@ -294,7 +302,9 @@ class Referee:
         """Find out what a result depends on."""
         same = self.call(case)
         if same.digests != said.digests:
-            yield from self._depends(case, same, "when it is called: two calls with the same inputs differ", Kind.NONDETERMINISTIC)
+            yield from self._depends(
+                case, same, "when it is called: two calls with the same inputs differ", Kind.NONDETERMINISTIC
+            )
             return
         empties = self.call(case, empty="number")
         if empties.digests != said.digests:
@@ -303,7 +313,11 @@ class Referee:
         if guards.digests != said.digests:
             message = "its result depends on memory outside of its tensors: it reads out of bounds"
             yield Observation(
-                kind=Kind.OUT_OF_BOUNDS_READ, message=message, trial=case.trial, exotic=case.trial.exotic
+                kind=Kind.OUT_OF_BOUNDS_READ,
+                message=message,
+                trial=case.trial,
+                evidence={"found by": "comparing"},
+                exotic=case.trial.exotic,
             )
         if orders:
             backward = self.call(case, order="backward")
@@ -325,7 +339,13 @@ class Referee:
             buffer = events[0]["tensor"] if events else None
             message = f"{what}, and its result depends on that"
             yield Observation(
-                kind=Kind.UNINITIALIZED_READ, message=message, trial=case.trial, buffer=buffer, source=source, exotic=exotic
+                kind=Kind.UNINITIALIZED_READ,
+                message=message,
+                trial=case.trial,
+                buffer=buffer,
+                source=source,
+                evidence={} if events else {"found by": "comparing"},
+                exotic=exotic,
             )
 
     def _depends(self, case: Case, other: Said, on: str, kind: Kind) -> Iterator[Observation]:
@@ -354,7 +374,8 @@ class Referee:
             if gone.signal:
                 yield Observation(
                     kind=Kind.OUT_OF_BOUNDS_READ,
-                    message="it touches memory outside of its tensors: with pages there that cannot be used, " + str(gone),
+                    message="it touches memory outside of its tensors: with pages there that cannot be used, "
+                    + str(gone),
                     trial=case.trial,
                     exotic=case.trial.exotic,
                 )
@@ -371,13 +392,18 @@ class Referee:
         """Make all trials and repetitions; return what was seen."""
         pairs: list[tuple[Case, Said]] = []
         for case, said, _ in self.trials():
-            if len(pairs) < _MOST_PAIRS and not (case.trial.values != ORDINARY and case.trial.sizes is None and len(pairs) > 2):
+            if len(pairs) < _MOST_PAIRS and not (
+                case.trial.values != ORDINARY and case.trial.sizes is None and len(pairs) > 2
+            ):
                 pairs.append((case, said))
                 if self.left() > self._task.seconds * 0.3 and (len(pairs) < 4 or said.values["seconds"] < _DEAR / 2):
                     self.seen += self.repeat(case, said)
         for case, _ in pairs[:6] if self.native else ():
             if self.left() > self._task.seconds * 0.25:
                 self.seen += self.fenced(case)
+        if any(o.kind is Kind.NONDETERMINISTIC and not o.note for o in self.seen):
+            # Two results that differ anyway say nothing about what else differed.
+            self.seen = [o for o in self.seen if "found by" not in o.evidence]
         return self.seen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from torchsan.kernels.inputs import Example, Trial
@@ -52,15 +53,20 @@ def shrunk(example: Example, trial: Trial, fails: Callable[[Trial], bool], secon
     )
     start = replace(trial, sizes=sizes, given=False)
     settings = hypothesis.settings(
-        max_examples=_MOST, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+        max_examples=_MOST,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
     )
-    try:
+    # Where nothing smaller fails, or the time was up in the middle, the best so far is kept.
+    with suppress(hypothesis.errors.HypothesisException, AssertionError):
         hypothesis.find(st.one_of(anything, st.just(start)), smaller, settings=settings)
-    except (hypothesis.errors.HypothesisException, AssertionError):
-        pass  # Nothing smaller fails, or the time was up in the middle: the best so far is kept.
     return best
 
 
 def _weight(trial: Trial, sizes: tuple[int, ...]) -> tuple[int, int]:
     now = trial.sizes if trial.sizes is not None else sizes
-    return sum(now) + (1 if trial.given else 0), (trial.values != ORDINARY) + (trial.layout != "as given") + trial.scalars
+    return sum(now) + (1 if trial.given else 0), (trial.values != ORDINARY) + (
+        trial.layout != "as given"
+    ) + trial.scalars

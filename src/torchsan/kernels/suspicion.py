@@ -18,6 +18,7 @@ from torchsan.records import Kind
 
 _VALUES = (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)
 _SMALL = {torch.float16: 0.1, torch.bfloat16: 0.2}
+_OVERFLOWING = frozenset({"large", "rising steps", "falling steps", "one peak", "offset"})
 _SMOOTH = 0.7
 """How alike the errors of neighbouring inputs are if a formula is wrong; those of rounding are not alike."""
 _VIEWS = ("view", "reshape", "detach", "as_strided", ".t.", "transpose", "permute", "slice", "select", "unsqueeze")
@@ -107,9 +108,7 @@ class Suspicion:
             for observation in found:
                 explained = self._lazy(case, said, observation)
                 if explained is not None:
-                    yield Observation(
-                        kind=Kind.CHEAT, message=explained, trial=case.trial, buffer=observation.buffer
-                    )
+                    yield Observation(kind=Kind.CHEAT, message=explained, trial=case.trial, buffer=observation.buffer)
                     return
 
     def _constant(self, wrong: list[tuple[Case, Said, list[Observation]]]) -> Iterator[Observation]:
@@ -137,9 +136,9 @@ class Suspicion:
         if actual.shape != own.shape or actual.numel() < 2:
             return None
         for i, leaf in enumerate(case.leaves):
-            if isinstance(leaf, torch.Tensor) and leaf.shape == actual.shape and leaf.dtype == actual.dtype:
-                if torch.equal(leaf, actual):
-                    return f"it returns its argument {i} as it is"
+            alike = isinstance(leaf, torch.Tensor) and leaf.shape == actual.shape and leaf.dtype == actual.dtype
+            if alike and torch.equal(leaf, actual):
+                return f"it returns its argument {i} as it is"
         rows = actual.shape[0]
         verdict = case.answer.judged(f"output {n}", actual)
         if rows < 4 or verdict.bad is None:
@@ -186,10 +185,14 @@ class Suspicion:
         wrong = [o for o in seen if o.kind is Kind.WRONG_VALUES and o.buffer is not None and not o.exotic]
         if not wrong:
             return seen
-        sound = [o for o in wrong if o.trial.values not in ILL_CONDITIONED]
-        if not sound and all(o.relative < float("inf") for o in wrong):
+        # A sum in half precision that grows too large overflows: the same loss, seen from its other end.
+        beside = ILL_CONDITIONED | (_OVERFLOWING if self._half() else frozenset())
+        sound = [o for o in wrong if o.trial.values not in beside]
+        if not sound and all(o.relative < float("inf") and o.trial.values in ILL_CONDITIONED for o in wrong):
             return [self._lost(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
         explained = any(o.arithmetic is not None and o.trial.values not in ILL_CONDITIONED for o in seen)
+        if not sound:
+            return seen
         if explained and all(o.relative < 3 * self._limit() for o in sound):
             return [self._lost(o) if o in wrong else o for o in seen]
         if all(o.relative < self._limit() for o in sound) and not self._smooth(sound[0]):
@@ -201,6 +204,9 @@ class Suspicion:
     def _lost(self, o: Observation, *, harmless: bool = False) -> Observation:
         message = o.message.replace("is wrong in", "has lost precision in")
         return replace(o, kind=Kind.PRECISION_LOSS, message=message, exotic=o.exotic or harmless)
+
+    def _half(self) -> bool:
+        return any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in self._referee.example.leaves)
 
     def _limit(self) -> float:
         dtypes = [leaf.dtype for leaf in self._referee.example.leaves if isinstance(leaf, torch.Tensor)]
@@ -236,7 +242,13 @@ class Suspicion:
         for n in range(4):
             trial = replace(o.trial, seed=o.trial.seed + 101 * n, given=False)
             one, two = self._residual(trial, 0.0), self._residual(trial, 2**-7)
-            if one is not None and two is not None and one.shape == two.shape and float(one.norm()) and float(two.norm()):
+            if (
+                one is not None
+                and two is not None
+                and one.shape == two.shape
+                and float(one.norm())
+                and float(two.norm())
+            ):
                 pairs.append((one / one.norm(), two / two.norm()))
         if not pairs:
             return True
@@ -248,8 +260,7 @@ class Suspicion:
         A sum in half precision stops growing when its terms are below its last place.
         """
         example = self._referee.example
-        half = any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in example.leaves)
-        if not half or not any(d.sign for d in example.domains.values()) or (o.trial.given and example.fixed):
+        if not self._half() or not any(d.sign for d in example.domains.values()) or (o.trial.given and example.fixed):
             return False
         trial = replace(o.trial, given=False)
         one, two = self._residual(trial, 0.0), self._residual(trial, 0.0, signed=True)

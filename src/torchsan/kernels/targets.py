@@ -17,11 +17,14 @@ import torch
 
 from torchsan.errors import UsageError
 from torchsan.kernels.check import takes_a_seed
+from torchsan.kernels.worker import schema_of
 
 KERNELS = ("kernel", "ModelNew", "solution", "forward")
 REFERENCES = ("reference", "ref", "reference_kernel", "Model", "ref_kernel")
 INPUTS = ("inputs", "make_inputs", "get_inputs", "example_inputs", "example", "generate_input")
-_DECORATION = re.compile(r"^(triton|fused|my|custom|fast|cuda|new|naive|good|bad)_|_(kernel|triton|op|impl|fwd|forward|v\d+)$")
+_DECORATION = re.compile(
+    r"^(triton|fused|my|custom|fast|cuda|new|naive|good|bad)_|_(kernel|triton|op|impl|fwd|forward|v\d+)$"
+)
 
 
 def split(target: str) -> tuple[Path, str | None]:
@@ -64,18 +67,18 @@ def find(path: Path, name: str | None, conventions: Sequence[str], what: str) ->
     )
 
 
-def made(value: Any, module_file: Path) -> Callable[..., Any]:
+def made(value: Any, module_file: Path) -> Any:
     """A function as it is; of a class of modules, an object, with the same weights whoever makes it."""
     if isinstance(value, type):
         module = sys.modules.get(value.__module__)
-        arguments = getattr(module, "get_init_inputs", lambda: [])()
+        arguments: list[Any] = getattr(module, "get_init_inputs", list)()
         torch.manual_seed(0)
         value = value(*arguments)
     if not callable(value):
         raise UsageError(f"the kernel in {module_file} cannot be called", slug="bad-kernel")
     if type(value).__name__ in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
         raise UsageError(
-            f"{getattr(value, '__name__', value)} is a Triton kernel without its grid; name a function that launches it",
+            f"{getattr(value, '__name__', value)} is a Triton kernel without a grid; name a function that launches it",
             slug="bad-kernel",
         )
     return value
@@ -108,12 +111,8 @@ def claimed(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
 
     Raise UsageError if there is none.
     """
-    overload = getattr(kernel, "default", kernel) if hasattr(kernel, "overloads") else kernel
-    name = str(getattr(kernel, "__name__", "") or overload)
-    if hasattr(overload, "_schema"):
-        name = overload._schema.name.rpartition("::")[2]
-    elif hasattr(kernel, "_opoverload"):
-        name = kernel._opoverload._schema.name.rpartition("::")[2]
+    schema = schema_of(kernel)
+    name = schema.name.rpartition("::")[2] if schema else str(getattr(kernel, "__name__", "") or kernel)
     for word in _names(name):
         for owner in (torch.nn.functional, torch, torch.special, torch.linalg):
             function = getattr(owner, word, None)

@@ -66,13 +66,11 @@ def domain_of(t: torch.Tensor) -> Domain:
         rising = t.dim() == 1 and t.numel() > 2 and int(values[0]) == 0 and bool((values[1:] > values[:-1]).all())
         # 0, 1, 2, … are as often positions, which may be anything in range.
         counted = rising and int(values[-1]) == t.numel() - 1
-        return Domain(
-            discrete=True, low=int(values.min()), high=int(values.max()), offsets=rising and not counted
-        )
+        return Domain(discrete=True, low=int(values.min()), high=int(values.max()), offsets=rising and not counted)
     if t.is_complex() or not t.numel():
         return Domain()
     real = values.to(torch.float64)
-    different = real.unique()
+    different = torch.unique(real)
     if 1 < len(different) <= _FEW and t.numel() >= 4 * _FEW:
         return Domain(choices=tuple(different.tolist()))
     return Domain(sign=int(bool((real >= 0).all()) and bool((real != 0).any())))
@@ -96,7 +94,7 @@ def draw(
     if domain.sign:
         values = np.abs(values)
     if dtype.is_complex:
-        values = values + 1j * _floats(random, pattern, shape, dtype)  # type: ignore[assignment]  # complex now
+        values = values + 1j * _floats(random, pattern, shape, dtype)
     with np.errstate(all="ignore"):
         return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).reshape(shape)
 

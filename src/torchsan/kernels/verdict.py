@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from torchsan.errors import InternalError, TorchsanError
 from torchsan.kernels.contain import Channel, Gone, adopt_orphans, end_orphans
 from torchsan.kernels.inputs import Trial
 from torchsan.kernels.observe import Case, Observation, Said
 from torchsan.kernels.referee import Ended, Referee, Task
 from torchsan.kernels.shrink import shrunk
 from torchsan.kernels.suspicion import Suspicion
-from torchsan.errors import TorchsanError
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage, encode
 
 _KEPT = 24
@@ -31,6 +31,8 @@ _ORDER = (
     Kind.WRONG_VALUES,
 )
 """Causes before what they cause."""
+_REPEATED = (Kind.UNINITIALIZED_READ, Kind.RACE, Kind.OUT_OF_BOUNDS_READ)
+"""What may take several runs with the same inputs to be seen."""
 _SHRUNK = frozenset(_ORDER) - {Kind.CHEAT, Kind.NONDETERMINISTIC}
 
 
@@ -73,9 +75,11 @@ def _findings(referee: Referee) -> list[Finding]:
         seen = referee.seen
         referee.tried.skipped["the other inputs"] = "the kernel took its process down too often"
     except Gone as gone:
+        if "Traceback" in gone.said:
+            raise InternalError(f"the kernel's process failed: {gone.said[-800:]}", slug="internal-error") from gone
         seen = referee.seen
         trial = Trial(seed=0, given=True)
-        message = f"its process could not be started, or imported the kernel: {gone}"
+        message = f"its process ends before it is called: {gone}"
         seen.append(Observation(kind=Kind.CHEAT, message=message, trial=trial, evidence={"said": gone.said[-300:]}))
     seen += suspicion.conduct() if referee.about else ()
     return list(_grouped(referee, seen))
@@ -184,9 +188,9 @@ def _smallest(referee: Referee, first: Observation) -> Observation:
             return False
         try:
             said, found = referee.look(case)
-            if first.kind in (Kind.UNINITIALIZED_READ, Kind.RACE, Kind.OUT_OF_BOUNDS_READ) and said is not None:
-                if not any(o.kind is first.kind and not o.note for o in found) and "raised" not in said.values:
-                    found += referee.repeat(case, said)
+            shown = any(o.kind is first.kind and not o.note for o in found)
+            if first.kind in _REPEATED and not shown and said is not None and "raised" not in said.values:
+                found += referee.repeat(case, said)
         except (Gone, Ended):
             return False
         alike = [o for o in found if _alike(o, first)]

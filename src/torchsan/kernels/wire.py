@@ -36,7 +36,7 @@ def pack(t: torch.Tensor, blobs: list[bytes]) -> Wire:
     t = t.resolve_conj().resolve_neg()
     span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
     blobs.append(t.as_strided((span,), (1,)).view(torch.uint8).numpy().tobytes() if span else b"")
-    lead = min(t.storage_offset(), 64)
+    lead = min(int(t.storage_offset()), 64)
     dtype = str(t.dtype).removeprefix("torch.")
     return Wire(list(t.shape), list(t.stride()), lead, dtype, grad=t.requires_grad)
 

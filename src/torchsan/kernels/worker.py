@@ -53,8 +53,7 @@ class Worker:
     def about(self) -> dict[str, Any]:
         """What is known of the kernel before it is called."""
         kernel = self._kernel
-        overload = getattr(kernel, "default", kernel) if hasattr(kernel, "overloads") else kernel
-        schema = getattr(overload, "_schema", None)
+        schema = schema_of(kernel)
         writes = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write] if schema else []
         shares = any(r.alias_info is not None for r in schema.returns) if schema else False
         code = getattr(inspect.unwrap(kernel), "__code__", None) if callable(kernel) else None
@@ -68,11 +67,11 @@ class Worker:
         except (TypeError, OSError):
             source = ""
         return {
-            "name": getattr(kernel, "__name__", None) or str(overload if schema else type(kernel).__name__),
+            "name": getattr(kernel, "__name__", None) or str(kernel if schema else type(kernel).__name__),
             "file": code.co_filename if code else "",
             "line": code.co_firstlineno if code else 0,
             "digest": hashlib.sha256(source.encode()).hexdigest() if source else "",
-            "operator": str(overload) if schema else "",
+            "operator": schema.name if schema else "",
             "writes": writes,
             "shares": shares,
             "parameters": parameters,
@@ -132,7 +131,7 @@ class Worker:
         before = [None if block is None else block.bytes().tobytes() for _, block in self._inputs]
         self._conduct.deeds.clear()
         watch = self._launch_watch(request, arena)
-        threads = len(os.listdir("/proc/self/task"))
+        threads = _threads()
         torch.manual_seed(request["seed"])
         answer: dict[str, Any] = {}
         result = None
@@ -148,12 +147,13 @@ class Worker:
         tensors = [(i, o) for i, o in enumerate(outputs) if isinstance(o, torch.Tensor)]
         packed: list[bytes] = []
         answer["outputs"] = [self._output(o, packed) for o in outputs] if "raised" not in answer else []
-        if len(os.listdir("/proc/self/task")) > threads or threading.active_count() > 1:
+        if _threads() > threads or threading.active_count() > 1:
             time.sleep(0.05)
             late = [i for i, o in tensors if _digest(o) != answer["outputs"][i].get("digest")]
             answer["late"] = late
         answer["written"] = [
-            i for i, ((_, block), old) in enumerate(zip(self._inputs, before, strict=True))
+            i
+            for i, ((_, block), old) in enumerate(zip(self._inputs, before, strict=True))
             if block is not None and block.bytes().tobytes() != old
         ]
         self._after(answer, packed, arena, [o for _, o in tensors])
@@ -172,11 +172,14 @@ class Worker:
         shared = {t.untyped_storage().data_ptr(): i for i, (t, _) in enumerate(self._inputs) if t.numel()}
         answer["aliases"] = [
             [n, shared[t.untyped_storage().data_ptr()]]
-            for n, t in enumerate(tensors) if t.numel() and t.untyped_storage().data_ptr() in shared
+            for n, t in enumerate(tensors)
+            if t.numel() and t.untyped_storage().data_ptr() in shared
         ]
         old = {t.untyped_storage().data_ptr() for kept, _ in self._earlier for t in kept if t.numel()}
         answer["again"] = [n for n, t in enumerate(tensors) if t.numel() and t.untyped_storage().data_ptr() in old]
-        answer["changed"] = any(_digest(t) != d for kept, digests in self._earlier for t, d in zip(kept, digests, strict=True))
+        answer["changed"] = any(
+            _digest(t) != d for kept, digests in self._earlier for t, d in zip(kept, digests, strict=True)
+        )
         self._earlier = [*self._earlier, (tensors, [_digest(t) for t in tensors])][-_KEPT:]
         self._arenas = [*self._arenas, arena][-_KEPT:]
         answer["patched"] = self._names.patched()
@@ -204,7 +207,9 @@ class Worker:
             elif wire.same is not None:
                 self._args[i] = self._args[wire.same]
             else:
-                t, block = arena.place(f"input {i}", tuple(wire.size), tuple(wire.stride), wire.torch_dtype, lead=wire.lead)
+                t, block = arena.place(
+                    f"input {i}", tuple(wire.size), tuple(wire.stride), wire.torch_dtype, lead=wire.lead
+                )
                 unpack_into(t, block, next(rest))
                 if block is not None:
                     block.initialised = True
@@ -224,6 +229,18 @@ class Worker:
             return {"type": kind.__name__, "value": None, "unreadable": str(e)[:200]}
         head = {"type": "tensor" if plain_type else f"{kind.__module__}.{kind.__qualname__}", "digest": _digest(value)}
         return {**head, "wire": asdict(wire), "stride": list(t.stride()), "device": str(t.device)}
+
+
+def schema_of(kernel: Any) -> Any:
+    """The schema of an operator of torch.library, however it is given; None for what is none."""
+    overload = getattr(kernel, "_opoverload", kernel)
+    overload = getattr(overload, "default", overload) if hasattr(overload, "overloads") else overload
+    schema = getattr(overload, "_schema", None)
+    return schema if hasattr(schema, "arguments") else None
+
+
+def _threads() -> int:
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def _digest(t: torch.Tensor) -> str:

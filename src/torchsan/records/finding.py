@@ -35,6 +35,10 @@ class Check(StrEnum):
     KERNELS = "kernels"
 
 
+RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY)
+"""Those that `run` makes; findings of `kernels` come from `check-kernel`."""
+
+
 class Stage(StrEnum):
     """Where in the compiler, from the source down; `EAGER` is outside compiled code."""
 
