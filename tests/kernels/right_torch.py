@@ -190,3 +190,12 @@ def native() -> Any:
     return load_inline(  # type: ignore[no-untyped-call]  # torch does not annotate it
         "torchsan_test_kernels", [_SOURCE], functions=NAMES
     )
+
+
+REFERENCES: dict[str, Any] = {
+    "relu": torch.relu,
+    "sum": lambda x: x.sum(1),
+    "plus one": lambda x: x + 1,
+    "twice": lambda x: 2 * x,
+    "pairs": lambda x: x + 0.5 * torch.cat([x.flatten()[1:], torch.zeros(1)]).view(x.shape),
+}

@@ -135,7 +135,6 @@ def run(task: Task, *, name: str, reference: str) -> KernelReport:
     tried = {
         "kernel": {k: about.get(k) for k in ("name", "file", "line", "digest", "operator")},
         "reference": reference,
-        "unchecked": [],
         **values["tried"],
         "seeds": sorted({t["seed"] for t in values["tried"]["trials"]}),
         "versions": versions(),

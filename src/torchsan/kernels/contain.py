@@ -7,6 +7,7 @@ are refused by Linux' Landlock where there is one, and by Python's audit hooks. 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -189,6 +190,7 @@ def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memo
     status = 1
     try:
         os.setsid()
+        faulthandler.disable()  # What it would write goes to the program's terminal.
         gc.freeze()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)

@@ -11,6 +11,7 @@ from torchsan.kernels.check import KernelReport
 from torchsan.records import encode
 from torchsan.report.exporter import json_text
 from torchsan.report.findings import finding_lines, visible
+from torchsan.report.json_report import REPORT_SCHEMA, finding_values
 from torchsan.report.sarif import as_sarif as sarif_log
 from torchsan.torch_internals.seams import torch_version
 
@@ -22,19 +23,14 @@ td,th{border:1px solid #ddd;padding:.2rem .6rem;text-align:left}.bad{color:#c22}
 
 def as_json(report: KernelReport) -> dict[str, Any]:
     """Return the report as JSON values: the form of every report of torchsan, and `tried` beside it."""
-    findings = []
-    for finding in report.findings:
-        values = encode(finding)
-        source = [{k: line[k] for k in ("file", "line", "code")} for line in values["source"]]
-        findings.append({"id": values["id"]} | values | {"source": source})
     return {
-        "schema": 1,
+        "schema": REPORT_SCHEMA,
         "torchsan": __version__,
         "torch": torch_version() or "",
         "command": ["check-kernel", report.kernel],
         "status": report.status,
         "program": {"exit": None, "signal": None},
-        "findings": findings,
+        "findings": [finding_values(f) for f in report.findings],
         "coverage": encode(report.coverage),
         "tried": encode(report.tried),
     }

@@ -47,6 +47,8 @@ class Reference:
         self._function, self._rebuild = function, rebuild
         self.operators: Counter[str] = Counter()
         self._wide: bool | None = None
+        self.random = False
+        """Whether its results depend on random numbers of its own: then there is nothing to compare with."""
 
     def _flat(self, leaves: list[Any]) -> tuple[Any, ...]:
         found, _ = flatten(self._function(*self._rebuild(leaves)))
@@ -59,7 +61,15 @@ class Reference:
         call = RepeatableCall(leaves, [f"input {i}" for i in range(len(leaves))], places)
         if self._wide is None:
             self._wide = self._look(call)
-        return Answer(call, self._flat, call.run(self._flat, None), leaves, wide=self._wide)
+        answer = Answer(call, self._flat, call.run(self._flat, None), leaves, wide=self._wide)
+        if answer.results.draws and not self.random:
+            torch.manual_seed(seed + 1)
+            other = RepeatableCall(leaves, call.names, places).run(self._flat, None)
+            self.random = any(
+                a is not None and b is not None and not torch.equal(_bits(a), _bits(b))
+                for a, b in zip(answer.results.tensors.values(), other.tensors.values(), strict=False)
+            )
+        return answer
 
     def _look(self, call: RepeatableCall) -> bool:
         """Note the operators that it runs; return whether it computes in float64 what it gets in less."""

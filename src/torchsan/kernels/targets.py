@@ -39,7 +39,7 @@ def split(target: str) -> tuple[Path, str | None]:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file. Whatever it raises is raised."""
+    """Import a file. Raise UsageError if that fails."""
     name = path.stem if path.stem not in sys.modules else f"_torchsan_kernel_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -48,7 +48,10 @@ def load(path: Path) -> ModuleType:
     sys.modules[name] = module
     if str(path.parent.resolve()) not in sys.path:
         sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:
+        raise UsageError(f"{path} cannot be imported: {type(e).__name__}: {str(e)[:300]}", slug="bad-kernel") from e
     return module
 
 
