@@ -29,6 +29,10 @@ class KernelReport:
 
     `tried` says what was tried: the trials with their seeds and outcomes, the inputs that the kernel refused, its
     launches, the versions, and a digest of it all.
+
+    >>> report = torchsan.check_kernel(torch.relu, torch.relu, (torch.randn(9, 10),))
+    >>> report.status
+    'clean'
     """
 
     kernel: str
@@ -83,7 +87,7 @@ def check_kernel(
     The kernel runs in a forked process: it may crash, hang or exit there. Raise UsageError for inputs that the
     reference does not take.
 
-    >>> assert torchsan.check_kernel(my_relu, torch.relu, (torch.randn(64, 100),))
+    >>> assert torchsan.check_kernel(lambda t: t.clamp(min=0), torch.relu, (torch.randn(9, 10),))
     """
 
     def given() -> tuple[tuple[Any, ...], Callable[[int], tuple[Any, ...]] | None]:
