@@ -4,9 +4,9 @@
         torch.compile(f)(torch.ones(8))  # generates Triton, and interprets it
 
 Inductor asks a driver for a target and never gets to launch anything with it; `@triton.jit` functions stay what they
-are, because Dynamo captures only those, but are interpreted when they run: `torchsan.kernels.interpreter`.
-
-Inductor's way to interpret forgets the constants of user-written kernels (`_run`).
+are, because Dynamo captures only those, but are interpreted when they run, by Triton's interpreter as
+`torchsan.torch_internals.triton_interpreter` mends it. Mended here is Inductor's way to interpret: it forgets the
+constants of user-written kernels (`_run`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import triton
 import triton.backends
 from triton.backends.nvidia.compiler import CUDABackend
 
-from torchsan.kernels.interpreter import Driver, interpreted
+from torchsan.torch_internals.triton_interpreter import Driver, interpreting
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
         enter(patch.dict(triton.backends.backends, {"cpu": triton.backends.Backend(_Backend, Driver)}))
         enter(triton.knobs.runtime.scope())
         stack.callback(torch.utils._triton.has_triton.cache_clear)
-        enter(interpreted())
+        enter(interpreting())
         torch.utils._triton.has_triton.cache_clear()
         triton.knobs.runtime.interpret = False  # What `@triton.jit` reads; setting it sets the variable as well.
         os.environ["TRITON_INTERPRET"] = "1"  # What Inductor reads.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +42,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
     parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
+    parser.add_argument("--follow", action="store_true", help="show a run that is going on, until it ends")
     parser.add_argument("--exit-code", metavar="N", default="1", help="exit with N instead of 1 for errors found")
     parser.add_argument("--github", action="store_true", help="also write annotations for GitHub Actions to stdout")
     parser.set_defaults(run=run)
@@ -51,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
     exports = Exports(EXPORTERS, args)
     found: int = parse_options("the command line", {"exit-code": args.exit_code})["exit_code"]
+    if args.follow:
+        return _follow(args.recordings).exit_as(found)
     if several(args.recordings):
         return _run_fleet(args, found)
     (args.recording,) = args.recordings
@@ -75,6 +78,14 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_lines(kernel_details(recording, args.kernels), sys.stdout)
     if args.finding is None and args.kernels is None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+
+
+def _follow(places: Sequence[str]) -> Verdict:
+    from torchsan.report.follow import follow
+
+    if len(places) != 1 or is_url(places[0]):
+        raise UsageError("--follow takes the folder of one recording", slug="usage")
+    return follow(Path(places[0]), sys.stdout)
 
 
 def _run_fleet(args: argparse.Namespace, found: int) -> int:

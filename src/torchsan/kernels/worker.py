@@ -95,10 +95,10 @@ class Worker:
         if importlib.util.find_spec("triton") is None:
             return False
         try:
-            from torchsan.kernels.interpreter import interpreted
+            from torchsan.torch_internals.triton_interpreter import interpreting
         except ImportError:
             return False  # Another Triton than the one that is known; a launch will say so.
-        self._triton = interpreted()
+        self._triton = interpreting()
         self._triton.__enter__()
         return True
 

@@ -1,15 +1,21 @@
-"""Triton's kernels on CPU tensors, by Triton's own interpreter: no GPU is needed. Importing this imports triton.
+"""Triton's own interpreter, mended: it runs `@triton.jit` functions where there is no GPU.
 
-`@triton.jit` functions stay what they are, and are interpreted when they run. Mends of the interpreter (triton 3.7.1):
+    with interpreting():
+        kernel[(1,)](x, y, 8)
+
+Mends of the interpreter (triton 3.7.1; 3.9.0 needs fewer):
 
 - functions of libdevice are stubs that return None: they get PyTorch's meaning (`_libdevice`);
 - a reduction or scan with a function of its own calls it once an element: it is done by halves (`_reduce`, `_scan`);
 - the language is patched again at every call of a device function and never restored: once a launch (`_Language`);
+- what it needs to run a function it writes into the user's module: into a copy of its names (`_Rewriter`);
+- real numbers among the arguments stay Python's, which have no type: they become tensors (`_argument`);
 - casts of float32 to bfloat16 truncate, and those of other types to bfloat16 give the number's integer as bits
-  (`_cast`); a product of bfloat16 matrices multiplies the bits (`_dot`);
-- atomics read a broadcast value (stride 0) as if it were contiguous (`_atomic`);
-- a float among the arguments stays a Python number, without the methods of a scalar (`_converted`);
-- an autotuner measures: nothing can be timed here, so that it takes its first configuration.
+  (`_cast`); arithmetic and products of bfloat16 work on the bits (`_on_numbers`, `_dot`);
+- `tl.minimum` and `tl.maximum` give NaN where one operand is, unasked (`mended`);
+- atomics read a broadcast value (stride 0) as if it were contiguous (`_atomic`).
+
+Importing it imports Triton.
 """
 
 from __future__ import annotations
@@ -34,31 +40,45 @@ Array = np.ndarray[Any, Any]
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
-    """Interpret every Triton kernel that is launched; everything is as before afterwards."""
+def mended() -> Iterator[None]:
+    """Have the interpreter as described above; everything is as before afterwards."""
     builder = interpreter.InterpreterBuilder
     with ExitStack() as stack:
-        enter = stack.enter_context
-        stack.callback(triton.runtime.driver.reset_active)
-        triton.runtime.driver.set_active(Driver())
-        enter(patch.object(JITFunction, "run", _launch))
-        enter(patch.object(JITFunction, "__call__", lambda self, *a, **k: _interpreted(self).rewrite()(*a, **k)))
-        enter(patch.object(Autotuner, "_bench", lambda self, *_, config, **__: float(self.configs.index(config))))
-        enter(patch.object(interpreter, "_patch_lang", _Language))
-        enter(patch.object(interpreter, "_implicit_cvt", _converted(interpreter._implicit_cvt)))
-        enter(patch.object(interpreter.ReduceOps, "generic_reduce", _reduce))
-        enter(patch.object(interpreter.ScanOps, "generic_scan", _scan))
-        enter(patch.object(builder, "cast_impl", _cast(builder.cast_impl)))
-        enter(patch.object(builder, "create_fp_to_fp", _cast(builder.create_fp_to_fp)))
-        enter(patch.object(builder, "create_dot", _dot(builder.create_dot)))
-        enter(patch.object(builder, "create_atomic_rmw", _atomic(builder.create_atomic_rmw)))
-        enter(patch.object(builder, "create_atomic_cas", _atomic(builder.create_atomic_cas)))
+
+        def change(target: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(target, name, value))
+
+        change(JITFunction, "__call__", lambda self, *a, **k: interpreted(self).rewrite()(*a, **k))
+        change(interpreter, "_patch_lang", _Language)
+        change(interpreter, "_implicit_cvt", _argument(interpreter._implicit_cvt))
+        change(interpreter.ReduceOps, "generic_reduce", _reduce)
+        change(interpreter.ScanOps, "generic_scan", _scan)
+        change(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
+        change(builder, "create_maxnumf", lambda self, a, b: self.binary_op(a, b, np.fmax))
+        for name, mend in _MENDS.items():
+            change(builder, name, mend(getattr(builder, name)))
         for name, function in _libdevice():
-            enter(patch.object(libdevice, name, function))
+            change(libdevice, name, function)
         yield
 
 
-class Driver(DriverBase):
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """Interpret every Triton kernel that is launched, on CPU tensors; everything is as before afterwards.
+
+    An autotuner takes its first configuration, because nothing can be timed.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(mended())
+        # Not `reset_active`, which asks for a driver that a machine without a GPU does not have.
+        stack.enter_context(patch.object(triton.runtime.driver, "_active", Driver()))
+        first = patch.object(Autotuner, "_bench", lambda self, *_, config, **__: float(self.configs.index(config)))
+        stack.enter_context(first)
+        stack.enter_context(patch.object(JITFunction, "run", _launch))
+        yield
+
+
+class Driver(DriverBase):  # type: ignore[misc]  # Triton leaves it without types
     """Names a target: that of a GPU, for the front end that tells which arguments a user's kernel writes."""
 
     @classmethod
@@ -89,18 +109,46 @@ class Driver(DriverBase):
         return 0
 
 
-# Launches
-
-
-def _interpreted(function: Any) -> Any:
-    if "_interpreted" not in function.__dict__:
-        function.__dict__["_interpreted"] = interpreter.InterpretedFunction(function.fn)
-    return function.__dict__["_interpreted"]
-
-
 def _launch(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
     with np.errstate(all="ignore"):  # Lanes that a mask hides may divide by zero.
-        return _interpreted(self).run(*args, grid=grid, warmup=warmup, **kwargs)
+        return interpreted(self).run(*args, grid=grid, warmup=warmup, **kwargs)
+
+
+# Functions
+
+
+_twins: dict[Any, Any] = {}
+"""By the Python functions. Not kept by the kernels, whose attributes are the program's, and may be looked at."""
+
+
+def interpreted(function: Any) -> Any:
+    """The interpreted twin of a `@triton.jit` function."""
+    twin = _twins.get(function.fn)
+    if twin is None:
+        twin = _twins[function.fn] = interpreter.InterpretedFunction(function.fn)
+        twin.rewriter = _Rewriter(function.fn)
+        twin.rewritten_fn = {}  # Of its own: the interpreter's would hold what it has rewritten before.
+    return twin
+
+
+class _Rewriter(interpreter.FunctionRewriter):  # type: ignore[misc]  # Triton leaves it without types
+    """Leaves the namespace of the user's module alone."""
+
+    def _compile_and_exec(self, transformed_ast: Any) -> Any:
+        names = {**vars(interpreter), **self.fn.__globals__}
+        code = compile(transformed_ast, filename=self.filename, mode="exec")
+        found: dict[str, Any] = dict(self.kwargs)
+        exec(code, names, found)  # noqa: S102  # The user's own function, which Triton has rewritten.
+        return found[self.fn.__name__]
+
+
+def _argument(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def converted(arg: Any) -> Any:
+        if not isinstance(arg, float):
+            return original(arg)
+        return tl.tensor(interpreter.interpreter_builder.get_fp32(arg), tl.float32)
+
+    return converted
 
 
 _patch_language = interpreter._patch_lang
@@ -122,15 +170,6 @@ class _Language:
         _Language._depth -= 1
         if _Language._depth == 0:
             _Language._scope.restore()
-
-
-def _converted(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def converted(arg: Any) -> Any:
-        if isinstance(arg, float):
-            return tl.tensor(interpreter.TensorHandle(np.array([arg], dtype=np.float32), tl.float32), tl.float32)
-        return original(arg)
-
-    return converted
 
 
 # libdevice
@@ -173,6 +212,8 @@ def _elementwise(function: Callable[..., torch.Tensor], result: Any = None) -> C
         ty = args[0].type.scalar if result is None else result
         data = function(*(torch.from_numpy(a.handle.data.copy()) for a in args)).numpy()
         handle = interpreter.TensorHandle(data.astype(interpreter._get_np_dtype(ty)), ty)
+        if ty.is_floating():  # As every operation on one operand: whoever rounds those rounds this.
+            handle = interpreter.interpreter_builder.unary_op(handle, np.positive)
         return tl.tensor(handle, tl.block_type(ty, list(data.shape)) if args[0].type.is_block() else ty)
 
     return called
@@ -268,3 +309,36 @@ def _atomic(original: Callable[..., Any]) -> Callable[..., Any]:
         return interpreter.TensorHandle(np.ascontiguousarray(value.data).reshape(value.data.shape), value.dtype)
 
     return lambda self, *args: original(self, *map(plain, args))
+
+
+def _on_numbers(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Arithmetic on bfloat16 as on the numbers, rounded at the end."""
+
+    def computed(self: Any, *operands: Any) -> Any:
+        handles = [h for h in operands if isinstance(h, interpreter.TensorHandle)]
+        if all(h.get_element_ty() != tl.bfloat16 or isinstance(h.dtype, tl.pointer_type) for h in handles):
+            return original(self, *operands)
+        wide = [
+            interpreter.TensorHandle(_numbers(h), tl.float32)
+            if isinstance(h, interpreter.TensorHandle) and h.get_element_ty() == tl.bfloat16
+            else h
+            for h in operands
+        ]
+        result = original(self, *wide)
+        return self.cast_impl(result, tl.bfloat16) if result.data.dtype == np.float32 else result
+
+    return computed
+
+
+_MENDS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "cast_impl": _cast,
+    "create_fp_to_fp": _cast,
+    "create_dot": _dot,
+    "create_atomic_rmw": _atomic,
+    "create_atomic_cas": _atomic,
+    "binary_op": _on_numbers,
+    "unary_op": _on_numbers,
+    "create_fma": _on_numbers,
+    "create_rsqrt": _on_numbers,
+    "create_erf": _on_numbers,
+}
