@@ -32,6 +32,11 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "program": {"exit": None, "signal": None},
         "findings": [finding_values(f) for f in report.findings],
         "coverage": encode(report.coverage),
+        "recording": None,
+        "options": {},
+        "kernels": [],
+        "calls": [],
+        "timings": [],
         "tried": encode(report.tried),
     }
 
