@@ -180,3 +180,44 @@ def test_how_it_fails(name: str, how: str) -> None:
     status = plain.returncode if plain.returncode >= 0 else 128 - plain.returncode
     assert ours.returncode == (status or 4)
     assert "nothing was compiled" in ours.stderr
+
+
+_LATE = """
+import sys, threading, types
+from torchsan.cli import program
+sys.modules["torch._dynamo"] = types.SimpleNamespace(reset=lambda: print("waits for a thread that compiles"))
+from torchsan.torch_internals.compiles import _forget_compiled
+
+class Late:
+    def close(self):
+        thread = threading.Thread(target=lambda: 1 / 0, daemon=True)
+        thread.start()
+        thread.join()
+        _forget_compiled()
+        print("closed")
+
+program._end(Late())
+"""
+
+
+def test_threads_that_outlive_the_program_are_neither_waited_for_nor_heard() -> None:
+    done = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
+_COMPILES_AT_THE_END = """
+import threading, time, torch
+function = torch.compile(lambda x: x.relu() + 1)
+threading.Thread(target=lambda: function(torch.ones(8)), daemon=True).start()
+time.sleep(0.2)
+print("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(5))
+def test_a_program_may_end_while_a_thread_compiles(tmp_path: Path, turn: int) -> None:
+    (tmp_path / "x.py").write_text(_COMPILES_AT_THE_END)
+    done = subprocess.run(command("run", "x.py"), cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "done\n"), done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import io
 import os
 import pkgutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torchsan.recording import Writer
 from torchsan.recording.folder import read_manifest
 from torchsan.records import Finding, Severity
 from torchsan.session import Session
+from torchsan.torch_internals.compiles import process_ends
 
 _OWN_FILES = {__file__, str(Path(__file__).with_name("_child.py"))}
 
@@ -49,7 +51,7 @@ def run_program(folder: str, pipe: int, command: Sequence[str]) -> None:
     """
     writer = _open_writer(folder)
     if writer is not None:
-        atexit.register(_watch(writer).close)
+        atexit.register(_end, _watch(writer))
         writer.event("started", {})
     if pipe >= 0:
         os.write(pipe, b"1")
@@ -95,6 +97,17 @@ def _watch(writer: Writer) -> Session:
     except Exception as e:  # noqa: BLE001  # Whatever it is, the parent says it in place of the report.
         _fail(Writer(writer.path), f"cannot watch the program: {type(e).__name__}: {e}", 3, "internal-error")
     return session
+
+
+def _end(session: Session) -> None:
+    """Close the session of a program that is over, and keep quiet about daemon threads that still run.
+
+    Without torchsan they would be gone by now. PyTorch has taken its operators back, so what they do fails.
+    """
+    threading.excepthook = lambda _args: None
+    sys.setswitchinterval(1e-4)  # Threads that compute leave us little time otherwise, and get further themselves.
+    process_ends()
+    session.close()
 
 
 def _stop_at_error(writer: Writer, finding: Finding) -> None:

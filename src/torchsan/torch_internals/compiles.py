@@ -147,10 +147,19 @@ _AUTOGRAD_CACHES = (
 )
 
 
+_ending = False
+
+
+def process_ends() -> None:
+    """From now on keep what is compiled: nobody asks for it again, and forgetting waits for a thread that compiles."""
+    global _ending
+    _ending = True
+
+
 def _forget_compiled() -> None:
     """Drop what Dynamo has compiled in this process, if it has been used at all."""
     dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
+    if dynamo is not None and not _ending:
         dynamo.reset()
 
 
