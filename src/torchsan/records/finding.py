@@ -58,6 +58,7 @@ class Kind(StrEnum):
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    REORDERED_EFFECT = "reordered-effect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from torchsan.checks.collector import Build, Collector
+    from torchsan.checks.stages.storages import Reordered
     from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
 
@@ -33,6 +34,7 @@ class StagesCheck(Observer):
         self._kernels_elsewhere = kernels_elsewhere
         self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
+        self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -46,11 +48,17 @@ class StagesCheck(Observer):
         return compile_observed(CompileStages(backend), gm, compile_, self._built, self._failed)
 
     def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.stages.launch_order import launch_order
         from torchsan.torch_internals.compile_stages import current_stages
 
         ladder = current_stages()
         if ladder is not None:
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
+            launches = self._launches.setdefault(id(ladder), {})
+            try:
+                launches[program.ref.direction] = launch_order(program)
+            except Exception as e:  # noqa: BLE001  # a check that fails ends the check, never the user's job
+                self._failed(e)
 
     def _built(self, ladder: CompileStages) -> None:
         from torchsan.checks.stages.plan import launches_users_kernels
@@ -87,6 +95,7 @@ class StagesCheck(Observer):
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
+            launches=self._launches.setdefault(id(ladder), {}),
         )
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
 from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs
+from torchsan.checks.stages.storages import Reordered
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results
@@ -143,6 +145,24 @@ class Search:
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
+
+    def lost_writes(self, culprit: Culprit) -> tuple[tuple[Reordered, ...], bool]:
+        """The writes of the program that no longer reach a read in AOTAutograd's graph.
+
+        And whether that is because inputs overlap, which they may not have done when it was compiled.
+        """
+        traced = TracedEffects()
+        names = {f"input {i}": n for i, n in enumerate(self.call.names)}
+        actual, expected = (self._run(g, culprit.arithmetic) for g in (culprit.graph, self._top))
+        differing = [i for i, n in names.items() if not _equal(actual, expected, f"{n} after the call")]
+        try:
+            with self._top.opened(traced.ran) as run, torch.no_grad():
+                self.call.run(partial(traced.run, run), None)
+            graph = culprit.graph.changed.graph
+            return tuple(lost_writes(traced, graph, names, differing)), traced.overlapping_inputs
+        except Exception:  # a finding without its statements is better than none
+            log.debug("could not follow the writes", exc_info=True)
+            return (), False
 
     def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
         """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""

@@ -234,7 +234,7 @@ def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:
     """The inputs, by position, that Dynamo's graph may write: never too few."""
     positions = {n: i for i, n in enumerate(m for m in graph.nodes if m.op == "placeholder")}
     found: set[torch.fx.Node] = set()
-    stack = [written for node in graph.nodes for written in _written(node)]
+    stack = [written for node in graph.nodes for written in written_arguments(node)]
     while stack:
         node = stack.pop()
         if node not in found:
@@ -254,7 +254,7 @@ _PURE_MODULES = ("torch.nn.functional", "torch._C._nn", "torch", "math", "builti
 _BUILTIN = ("builtin_function_or_method", "method_descriptor", "wrapper_descriptor")
 
 
-def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments that a node may write."""
     target: Any = node.target
     if node.op not in ("call_function", "call_method"):

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
+from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import maybe_mutated
+from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
@@ -35,7 +39,8 @@ class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
-    else looks at the compiled code itself, `blamed` whether that has found an error in it.
+    else looks at the compiled code itself, `blamed` whether that has found an error in it. `launches` are reads and
+    writes that changed places in the generated program.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class StagesWatch:
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
         blamed: Callable[[], bool],
+        launches: Mapping[Direction, tuple[Reordered, ...]],
     ) -> None:
         self._stages = stages
         self._calls = calls
@@ -58,9 +64,12 @@ class StagesWatch:
         self._checked = checked
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
+        self._launches = launches
+        self._order = EffectOrder(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
+        self._raw_names = [f"input {n.name}" for n in graph.nodes if n.op == "placeholder"]
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self._reported: set[tuple[Stage, str | None]] = set()
@@ -134,15 +143,25 @@ class StagesWatch:
         direction = Direction.BACKWARD if search.backward else Direction.FORWARD
         self._checked(direction, list(actual.tensors))
         # Half precision hides what a graph does wrong in its last bits; float64 shows it.
-        if not random and same(actual, search.reference) and not _coarse(actual, search.reference):
-            return
-        culprit = search.culprit()
-        if culprit is not None:
-            self._blame(culprit, search)
-        elif not random:
-            self._judge_compiled(actual, search, direction)
-        elif not self._stages.parts:
-            self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
+        if random or not same(actual, search.reference) or _coarse(actual, search.reference):
+            culprit = search.culprit()
+            if culprit is not None:
+                self._blame(culprit, search)
+            elif not random:
+                self._judge_compiled(actual, search, direction)
+            elif not self._stages.parts:
+                self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
+        if not self._reported:
+            self._note_order(search, direction)
+
+    def _note_order(self, search: Search, direction: Direction) -> None:
+        """A change of places that these numbers do not show is said, and no more than that."""
+        steps = [(s.stage, s.label, found) for s, found in self._order().items()]
+        steps += [(Stage.KERNEL, None, found) for d, found in self._launches.items() if found and d is direction]
+        for stage, label, found in steps:
+            fields = {"stage": stage, "pass_": label, "severity": Severity.NOTE, "graph": self._ref(direction)}
+            what = f"the pass {label}" if label else f"{stage}"
+            self._found(stage, label, search, partial(unconfirmed, what, self._in_words(found), **fields))
 
     def _judge_compiled(self, actual: Results, search: Search, direction: Direction) -> None:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
@@ -164,22 +183,50 @@ class StagesWatch:
             severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
             what = f"what {self._stages.backend} returned does not compute what the graphs do"
             fields = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
-            self._found(Stage.KERNEL, None, search, lambda: difference_finding(what, differences, **fields))
+            make = partial(difference_finding, what, differences, **fields)
+            moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
+            self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         graph = culprit.graph
         make = partial(stage_finding, graph, culprit.differences, self._ref(graph.direction))
-        self._found(graph.stage, graph.changed.label, search, lambda: make(search.blamed(culprit)))
+        self._found(graph.stage, graph.changed.label, search, lambda: self._named(culprit, search, make))
+
+    def _named(self, culprit: Culprit, search: Search, make: Callable[[list[torch.fx.Node]], Finding]) -> Finding:
+        """The finding for a wrong step: the statements that changed places in it, if that is what it did."""
+        found = make(search.blamed(culprit))
+        if culprit.differences[0].kind is Kind.PRECISION_LOSS:
+            return found
+        moved, reused = self._order().get(culprit.graph.changed, ()), False
+        if not moved and culprit.graph.previous is None and not search.backward:
+            moved, reused = search.lost_writes(culprit)
+        if not moved:
+            return found
+        named = order_finding(found, self._in_words(moved))
+        # Inputs that did not overlap when it was compiled: no step changed any order, the graph is not for this call.
+        return replace(named, kind=found.kind) if reused else named
 
     def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
-            self._wrong = stage is not Stage.KERNEL
+            finding = make()
+            self._wrong = self._wrong or (stage is not Stage.KERNEL and finding.severity is not Severity.NOTE)
             earlier = self._first if self._later else None
-            self._report(make(), partial(exhibit_of_call, self._stages, search, earlier))
+            self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
+
+    def _in_words(self, moved: Iterable[Reordered]) -> list[Reordered]:
+        """The same, with inputs called as the user knows them, where AOTAutograd's are those of Dynamo's graph."""
+        names: dict[str, str] = {}
+        for part in self._stages.parts:
+            for trail in (part.whole, part.forward):
+                inputs = [n.name for s in trail.snapshots[-1:] for n in s.graph.nodes if n.op == "placeholder"]
+                if part.training or len(inputs) == len(self._names):
+                    names |= {f"input {n}": own for n, own in zip(inputs, self._names, strict=False)}
+        names |= dict(zip(self._raw_names, self._names, strict=True))
+        return [replace(r, storage=names.get(r.storage, r.storage)) for r in moved]
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)
