@@ -106,7 +106,8 @@ def kept_product(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def first(graph: torch.fx.Graph, target: Any) -> torch.fx.Node:
-    return next(n for n in graph.nodes if n.target == target)
+    found: torch.fx.Node = next(n for n in graph.nodes if n.target == target)
+    return found
 
 
 def bypass(target: Any) -> Callable[[torch.fx.Graph], None]:

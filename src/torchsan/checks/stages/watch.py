@@ -182,8 +182,9 @@ class StagesWatch:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
             what = f"what {self._stages.backend} returned does not compute what the graphs do"
-            fields = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
-            make = partial(difference_finding, what, differences, **fields)
+            about = search.computing(differences[0].name)
+            fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
+            make = partial(difference_finding, what, differences, about=about, **fields)
             moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
             self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
         elif not self._kernels_elsewhere:
