@@ -95,7 +95,8 @@ class Effects:
         tensor = fake(node) if tensor is None else tensor
         region = geometry(tensor) if tensor is not None and has_storage(tensor) else Region(None, 0, 0, (node.name,))
         made = node if node.op != "placeholder" else None
-        return Place(Storage(name=_words(node), base=value, made=made, whole=region), region)
+        name = node.name if made is not None else self._named(node) if self._by_position else f"input {node.name}"
+        return Place(Storage(name=str(name), base=value, made=made, whole=region), region)
 
     def _call(self, node: torch.fx.Node) -> None:
         call = Call.of(node)
@@ -349,7 +350,3 @@ def _tensors(tree: Any) -> list[torch.fx.Node]:
 
 def _first(node: torch.fx.Node) -> Any:
     return node.args[0] if node.args else None
-
-
-def _words(node: torch.fx.Node) -> str:
-    return f"input {node.name}" if node.op == "placeholder" else str(node.name)

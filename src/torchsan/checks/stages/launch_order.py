@@ -192,7 +192,8 @@ def _misread(
         return  # It takes the memory over with what it held, and works in place.
     if write is None:
         return
-    reading = computing.reader(launch, name) if launch is not None else computing.node_of(name)
+    own = names.get(name, name)
+    reading = computing.reader(launch, own) if launch is not None else computing.node_of(own)
     writing = computing.node_of(content.variable or name)
     if reading is None or writing is None:
         return

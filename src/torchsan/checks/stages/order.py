@@ -86,7 +86,14 @@ def _reader(source: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
 def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
     """Return the finding with the two statements that changed places, and what it says of the results."""
     first = entries[0]
-    nodes = [n for n in dict.fromkeys((first.original, first.statement, first.write)) if _is_statement(n)]
+    statements = (first.original, first.statement, first.write)
+    nodes = list({n.name: n for n in statements if _is_statement(n)}.values())
+    # A lost write has no counterpart: what the step put in its place is what the finding names already.
+    also = (
+        found
+        if first.statement is None
+        else Finding(kind=found.kind, severity=found.severity, check=found.check, message="")
+    )
     step, _, results = found.message.partition(": ")
     step = step.removesuffix(" changed what the program computes")
     evidence = found.evidence | {
@@ -97,9 +104,9 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
         found,
         kind=Kind.REORDERED_EFFECT,
         message=f"{step}: {_sentence(first)}" + (f"; {results}" if results else ""),
-        nodes=tuple(n.name for n in nodes),
-        ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
-        source=tuple(dict.fromkeys(line for n in nodes for line in _lines(n))),
+        nodes=tuple(dict.fromkeys((*(n.name for n in nodes), *also.nodes))),
+        ops=tuple(dict.fromkeys((*(op for n in nodes if (op := operator_name(n)) is not None), *also.ops))),
+        source=tuple(dict.fromkeys((*(line for n in nodes for line in _lines(n)), *also.source))),
         kernel=first.kernels[0] if first.kernels else found.kernel,
         buffer=first.buffer or found.buffer,
         evidence=evidence,
