@@ -3,9 +3,12 @@ is said of the same programs compiled as they are."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,9 +80,9 @@ def custom_on_copy(x: torch.Tensor) -> torch.Tensor:
     return x + y * 3
 
 
-def saved(x: torch.Tensor) -> torch.Tensor:
+def saved(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     h = x.exp()
-    return h.sin().sum()
+    return h.index_put((i,), v).sum()
 
 
 def two_writes(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -171,23 +174,40 @@ def in_place(functional: Any, variant: Any) -> Callable[[torch.fx.Graph], None]:
     return change
 
 
+def reads_input(reader: Any) -> Callable[[torch.fx.Graph], None]:
+    """Let the node read the first input as it was given."""
+
+    def change(graph: torch.fx.Graph) -> None:
+        node = first(graph, reader)
+        node.args = (next(iter(graph.nodes)), *node.args[1:])
+
+    return change
+
+
+def without_clones(graph: torch.fx.Graph) -> None:
+    """Tell the pass that puts operators back which write that they may write the original."""
+    for node in graph.nodes:
+        if "auto_functionalized" in str(node.target):
+            node.meta["only_clone_these_tensors"] = []
+
+
 def forward_only(change: Callable[[torch.fx.Graph], None]) -> Callable[[torch.fx.Graph], None]:
     return lambda graph: None if any("tangents" in n.name for n in graph.nodes) else change(graph)
 
 
-def swapped(one: str, other: str) -> Edit:
-    """Swap two launches of the wrapper, each the first line that begins so."""
+def moved(one: str, behind: str) -> Edit:
+    """Move a launch of the wrapper behind another, each the first line that begins so; nothing is freed."""
 
     def edit(source: str) -> str:
-        a = re.search(rf"^ *{re.escape(one)}.*$", source, re.MULTILINE)
-        b = re.search(rf"^ *{re.escape(other)}.*$", source, re.MULTILINE)
-        if a is None or b is None:
+        head, call, body = source.partition("def call(")
+        body = re.sub(r"^ *del \w+\n", "", body, flags=re.MULTILINE)
+        line = re.search(rf"^ *{re.escape(one)}.*\n", body, re.MULTILINE)
+        if line is None:
             return source
-        text = source.replace(a[0], "\0").replace(b[0], a[0]).replace("\0", b[0])
-        deleted = re.findall(r"^ *del \w+\n", text[text.index("def call(") :], re.MULTILINE)
-        for line in deleted:
-            text = text.replace(line, "")
-        return text
+        body = body.replace(line[0], "", 1)
+        return (
+            head + call + re.sub(rf"(^ *{re.escape(behind)}.*\n)", rf"\1{line[0]}", body, count=1, flags=re.MULTILINE)
+        )
 
     return edit
 
@@ -210,6 +230,7 @@ class Fault:
     args: Callable[[], tuple[Any, ...]]
     config: dict[str, Any] = field(default_factory=dict)
     edit: Edit | None = None
+    after_reinplacing: Callable[[torch.fx.Graph], None] | None = None
     stage: Stage = Stage.POST_GRAD_PASSES
     pass_: str | None = POST
     ops: set[str] = field(default_factory=set)
@@ -308,33 +329,34 @@ FAULTS = [
         name="a read is moved before the custom operator that writes",
         program=custom_then_read,
         args=squares,
-        config={POST: move_up(aten.mul.Tensor, torch.ops.effect_order.accumulate_.default)},
-        ops={"aten.mul.Tensor", "effect_order.accumulate_.default"},
+        config={POST: reads_input(aten.mul.Tensor)},
+        ops={"aten.mul.Tensor", "aten.copy_.default"},
         codes={"return state * 3", "accumulate_(state, x)"},
     ),
     Fault(
         name="a custom operator writes the original in the place of the copy",
         program=custom_on_copy,
         args=square,
-        config={"post_grad_custom_pre_pass": bypass(aten.clone.default)},
-        pass_="post_grad_custom_pre_pass",
-        ops={"aten.clone.default"},
-        codes={"y = x.clone()", "accumulate_(y, x)"},
+        after_reinplacing=without_clones,
+        pass_="decompose_auto_functionalized: _",
+        ops={"aten.add.Tensor", "effect_order.accumulate_.default"},
+        codes={"return x + y * 3", "accumulate_(y, x)"},
     ),
     Fault(
         name="what is saved for backward is overwritten",
         program=saved,
-        args=square,
-        config={POST: forward_only(in_place(aten.sin.default, aten.sin_.default))},
-        ops={"aten.exp.default", "aten.sin_.default"},
-        codes={"h = x.exp()", "return h.sin().sum()"},
+        args=indexed,
+        config={POST: forward_only(in_place(aten.index_put.default, aten.index_put_.default))},
+        ops={"aten.exp.default", "aten.index_put_.default"},
+        codes={"h = x.exp()", "return h.index_put((i,), v).sum()"},
         training=True,
     ),
     Fault(
         name="a read of a cache is moved behind a write to a part of it",
         program=two_writes,
         args=lambda: (torch.randn(6, 4), torch.randn(2, 4)),
-        config={POST: move_behind(aten.sum.dim_IntList, aten.copy_.default)},
+        after_reinplacing=move_behind(aten.sum.dim_IntList, aten.copy_.default),
+        pass_="reinplace_inplaceable_ops",
         ops={"aten.sum.dim_IntList", "aten.copy_.default"},
         codes={"y = cache.sum(0)", "cache[2:4] = 5"},
     ),
@@ -342,7 +364,7 @@ FAULTS = [
         name="a launch that writes an input comes before the one that reads it",
         program=product_then_write,
         args=squares,
-        edit=swapped("extern_kernels.mm(", "cpp_fused_add_copy__0(arg"),
+        edit=moved("extern_kernels.mm(", "cpp_fused_add_copy__0(arg"),
         stage=Stage.KERNEL,
         pass_=None,
         ops={"aten.mm.default", "aten.copy_.default"},
@@ -353,7 +375,7 @@ FAULTS = [
         name="a launch comes before the one that computes what it reads",
         program=chain,
         args=squares,
-        edit=swapped("cpp_fused_sin_0(arg", "extern_kernels.mm("),
+        edit=moved("cpp_fused_sin_0(arg", "extern_kernels.mm("),
         stage=Stage.KERNEL,
         pass_=None,
         ops={"aten.mm.default", "aten.sin.default"},
@@ -372,13 +394,32 @@ FAULTS = [
 ]
 
 
+@contextmanager
+def reinplacing(change: Callable[[torch.fx.Graph], None] | None) -> Iterator[None]:
+    """Make a change a part of Inductor's pass that makes operators work in place."""
+    post_grad: Any = importlib.import_module("torch._inductor.fx_passes.post_grad")
+
+    def changed(original: Any, updater: Any, graph: torch.fx.Graph) -> None:
+        original(updater, graph)
+        if change is not None:
+            change(graph)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(post_grad, "reinplace_inplaceable_ops", partial(changed, post_grad.reinplace_inplaceable_ops))
+        yield
+
+
 def run(fault: Fault, *, wrong: bool) -> list[Finding]:
     torch.manual_seed(1)
     args = fault.args()
     if fault.training:
-        args = tuple(a.requires_grad_() for a in args)
+        args = (args[0].requires_grad_(), *args[1:])
     config = fault.config if wrong else {}
-    with torchsan.session(check="stages") as session, inductor_config.patch(force_disable_caches=True, **config):
+    with (
+        torchsan.session(check="stages") as session,
+        inductor_config.patch(force_disable_caches=True, **config),
+        reinplacing(fault.after_reinplacing if wrong else None),
+    ):
         if fault.edit is not None and wrong:
             with planted(fault.edit) as changed:
                 torch.compile(fault.program)(*args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import torch.fx
 
 from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
 from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
+from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.checks.stages.storages import Reordered
-from torchsan.records import Stage
+from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.judge import Outcome
@@ -145,6 +147,35 @@ class Search:
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
+
+    def relaid(self, actual: Results) -> Culprit | None:
+        """The first pass after which a result, or what is saved for backward, is laid out or typed in another way.
+
+        Only where the compiled program shows it: strides that a pass changes and that are put right again are nobody's.
+        """
+        if not self.backward and restrided(actual, self.reference):
+            for graph in self._graphs:
+                results = self._try(graph, Arithmetic.EAGER)
+                found = restrided(results, self.reference) if results is not None else []
+                if found:
+                    return self._of_pass(graph, found)
+        for before, graph in itertools.pairwise(self._graphs):
+            if self.backward or graph.direction is not Direction.FORWARD or not maybe_resaved(graph, before):
+                continue
+            found = list(resaved(*(self._looks(g) for g in (before, graph))))
+            if found:
+                return self._of_pass(graph, found)
+        return None
+
+    def _of_pass(self, graph: StageGraph, found: list[Difference]) -> Culprit | None:
+        """Decompositions are known to lay results out in other ways than the operator does; a pass has no excuse."""
+        made = Culprit(graph=graph, differences=tuple(found), arithmetic=Arithmetic.EAGER)
+        return made if graph.previous is not None else None
+
+    def _looks(self, graph: StageGraph) -> SavedLooks:
+        looks = SavedLooks(graph)
+        self._execute(graph, None, seen=looks.ran)
+        return looks
 
     def lost_writes(self, culprit: Culprit) -> tuple[tuple[Reordered, ...], bool]:
         """The writes of the program that no longer reach a read in AOTAutograd's graph.

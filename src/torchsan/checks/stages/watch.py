@@ -152,6 +152,10 @@ class StagesWatch:
             elif not self._stages.parts:
                 self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
         if not self._reported:
+            relaid = search.relaid(actual)
+            if relaid is not None:
+                self._blame(relaid, search)
+        if not self._reported:
             self._note_order(search, direction)
 
     def _note_order(self, search: Search, direction: Direction) -> None:
