@@ -85,10 +85,9 @@ def saved(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return h.index_put((i,), v).sum()
 
 
-def two_writes(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    cache[1:3] = x
+def sum_then_write(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     y = cache.sum(0)
-    cache[2:4] = 5
+    cache[2:4] = x
     return y
 
 
@@ -353,12 +352,11 @@ FAULTS = [
     ),
     Fault(
         name="a read of a cache is moved behind a write to a part of it",
-        program=two_writes,
+        program=sum_then_write,
         args=lambda: (torch.randn(6, 4), torch.randn(2, 4)),
-        after_reinplacing=move_behind(aten.sum.dim_IntList, aten.copy_.default),
-        pass_="reinplace_inplaceable_ops",
+        config={POST: move_behind(aten.sum.dim_IntList, aten.copy_.default)},
         ops={"aten.sum.dim_IntList", "aten.copy_.default"},
-        codes={"y = cache.sum(0)", "cache[2:4] = 5"},
+        codes={"y = cache.sum(0)", "cache[2:4] = x"},
     ),
     Fault(
         name="a launch that writes an input comes before the one that reads it",

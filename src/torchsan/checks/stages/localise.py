@@ -135,6 +135,15 @@ class Search:
                 return None
         return None
 
+    def not_run_before(self, culprit: Culprit) -> list[StageGraph]:
+        """The graphs directly before the culprit that cannot be run outside of the compiler."""
+        found: list[StageGraph] = []
+        for graph in reversed(self._graphs[: self._graphs.index(culprit.graph)]):
+            if not isinstance(self._runs.get((id(graph), culprit.arithmetic, 0, False)), Exception):
+                break
+            found.insert(0, graph)
+        return found
+
     def blamed(self, culprit: Culprit) -> list[torch.fx.Node]:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
         if culprit.graph.previous is not None:

@@ -90,7 +90,7 @@ class StagesWatch:
         try:
             with outside_modes():
                 with torch.no_grad():
-                    self._judge(search.call.results(outputs, args), search)
+                    self._judge(search.call.results(outputs, args), search, last=backward is None)
                 if backward is not None and not self._wrong:
                     backward.follow(outputs, args, compiled, partial(self._gradients, search.call))
         except FindingsError:
@@ -136,9 +136,10 @@ class StagesWatch:
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
         if not self._wrong:
-            self._judge(actual, Search(self._stages, call, cotangents, self.skipped))
+            self._judge(actual, Search(self._stages, call, cotangents, self.skipped), last=True)
 
-    def _judge(self, actual: Results, search: Search) -> None:
+    def _judge(self, actual: Results, search: Search, *, last: bool) -> None:
+        """Judge the results of a call, or its gradients; `last` if nothing more of the call is to be judged."""
         random = search.reference.draws > 0
         direction = Direction.BACKWARD if search.backward else Direction.FORWARD
         self._checked(direction, list(actual.tensors))
@@ -155,7 +156,7 @@ class StagesWatch:
             relaid = search.relaid(actual)
             if relaid is not None:
                 self._blame(relaid, search)
-        if not self._reported:
+        if last and not self._reported:
             self._note_order(search, direction)
 
     def _note_order(self, search: Search, direction: Direction) -> None:
@@ -195,6 +196,9 @@ class StagesWatch:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
+        # A graph that cannot be run shows what it did only in the next one; if it changed places, it is to blame.
+        earlier = [g for g in search.not_run_before(culprit) if g.changed in self._order()]
+        culprit = replace(culprit, graph=earlier[0]) if earlier else culprit
         graph = culprit.graph
         make = partial(stage_finding, graph, culprit.differences, self._ref(graph.direction))
         self._found(graph.stage, graph.changed.label, search, lambda: self._named(culprit, search, make))
