@@ -12,7 +12,7 @@ import torch.fx
 from torchsan.checks.stages.effects import Effects, mutates
 from torchsan.checks.stages.storages import Comparison, Reordered
 from torchsan.graphs.nodes import operator_name, source_lines
-from torchsan.records import Check, Finding, Kind, SourceLine
+from torchsan.records import Check, Finding, Kind, Severity, SourceLine
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import Snapshot, Trail
 
@@ -115,7 +115,8 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
 
 def unconfirmed(what: str, entries: Sequence[Reordered], **fields: Any) -> Finding:
     """Return the finding that places were changed, in a call whose results are right all the same."""
-    found = Finding(kind=Kind.REORDERED_EFFECT, check=Check.STAGES, message=what, **fields)
+    severity = Severity.NOTE
+    found = Finding(kind=Kind.REORDERED_EFFECT, check=Check.STAGES, severity=severity, message=what, **fields)
     named = order_finding(found, entries)
     return replace(named, message=f"{named.message}; the results of this call do not show it")
 

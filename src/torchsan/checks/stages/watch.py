@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -19,7 +20,7 @@ from torchsan.checks.stages.findings import difference_finding, pair, same, stag
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
-from torchsan.checks.stages.plan import maybe_mutated
+from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
@@ -55,6 +56,7 @@ class StagesWatch:
         kernels_elsewhere: bool,
         blamed: Callable[[], bool],
         launches: Mapping[Direction, tuple[Reordered, ...]],
+        unchecked: Callable[[str], None],
     ) -> None:
         self._stages = stages
         self._calls = calls
@@ -66,6 +68,8 @@ class StagesWatch:
         self._blamed = blamed
         self._launches = launches
         self._order = EffectOrder(stages)
+        self._unchecked = unchecked
+        self._users_kernels = launches_users_kernels(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
@@ -73,16 +77,18 @@ class StagesWatch:
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self._reported: set[tuple[Stage, str | None]] = set()
+        self._noted: set[tuple[Stage, str | None]] = set()
         self._wrong = False
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
         self._later = False
+        self._numbers = itertools.count()
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
         compiled = self._stages.compiled
         assert compiled is not None
-        call = None if self._wrong else self._prepared(args)
+        call = None if self._wrong else self._prepared(args, next(self._numbers))
         if call is None:
             return compiled(*args)
         search, backward = call
@@ -116,7 +122,7 @@ class StagesWatch:
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
+    def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
             reason = unsupported(args)
@@ -125,13 +131,15 @@ class StagesWatch:
                 return None
             if not self._wanted(args):
                 return None
-            call = RepeatableCall(args, self._names, self._mutated)
+            call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
             _ = search.reference  # Before the program goes on and changes what it reads.
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
-            self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
+            # A kernel of the user's own is nobody's but theirs: that it was not run must not read as clean.
+            tell = self._unchecked if self._users_kernels else self.skipped
+            tell(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
             return None
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
@@ -164,9 +172,12 @@ class StagesWatch:
         steps = [(s.stage, s.label, found) for s, found in self._order().items()]
         steps += [(Stage.KERNEL, None, found) for d, found in self._launches.items() if found and d is direction]
         for stage, label, found in steps:
-            fields = {"stage": stage, "pass_": label, "severity": Severity.NOTE, "graph": self._ref(direction)}
+            fields: dict[str, Any] = {"stage": stage, "pass_": label, "graph": self._ref(direction)}
             what = f"the pass {label}" if label else f"{stage}"
-            self._found(stage, label, search, partial(unconfirmed, what, self._in_words(found), **fields))
+            if (stage, label) not in self._noted:
+                self._noted.add((stage, label))
+                finding = replace(unconfirmed(what, self._in_words(found), **fields), call=search.call.number)
+                self._report(finding, partial(exhibit_of_call, self._stages, search, None))
 
     def _judge_compiled(self, actual: Results, search: Search, direction: Direction) -> None:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
@@ -221,8 +232,8 @@ class StagesWatch:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
-            finding = make()
-            self._wrong = self._wrong or (stage is not Stage.KERNEL and finding.severity is not Severity.NOTE)
+            finding = replace(make(), call=search.call.number)
+            self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
             self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
 
