@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsan.checks.stages.storages import Comparison, Read, Reordered, Storage, Value, geometry, read
+from torchsan.checks.stages.storages import Comparison, Place, Read, Region, Reordered, Storage, Value, geometry
 
 BASE = torch.arange(24.0).view(4, 6)
+
+
+def memory() -> Storage:
+    storage = Storage(name="x", base=Value("input", "x"))
+    storage.whole = Place(storage, geometry(BASE))
+    return storage
+
+
+def read(statement: str, storage: Storage, region: Region) -> Read:
+    return Read(statement, Place(storage, region))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +46,7 @@ def test_however_it_is_shaped_a_tensor_is_the_same_region() -> None:
 
 
 def test_a_write_to_a_part_is_a_version_of_the_whole_and_not_of_the_rest() -> None:
-    storage = Storage(name="x", base=Value("input", "x"), whole=geometry(BASE))
+    storage = memory()
     storage.write("write", geometry(BASE[:2]), Value("ones", "ones"))
     assert read("read", storage, geometry(BASE[:2])).value.name == "ones"
     assert read("read", storage, geometry(BASE)).value.what == "part"
@@ -44,7 +54,7 @@ def test_a_write_to_a_part_is_a_version_of_the_whole_and_not_of_the_rest() -> No
 
 
 def written() -> tuple[Storage, Read, Read]:
-    storage = Storage(name="x", base=Value("input", "x"), whole=geometry(BASE))
+    storage = memory()
     early = read("early", storage, geometry(BASE))
     storage.write("write", geometry(BASE), Value("add", "add"))
     return storage, early, read("late", storage, geometry(BASE))
@@ -69,7 +79,7 @@ def test_the_same_version_is_the_same_and_another_value_is_nothing_to_say() -> N
 
 
 def test_a_part_replaced_by_what_it_held_is_no_new_version() -> None:
-    storage = Storage(name="x", base=Value("input", "x"), whole=geometry(BASE))
+    storage = memory()
     same = read("read", storage, geometry(BASE[:2])).value
     storage.write("write", geometry(BASE[:2]), same)
     assert read("read", storage, geometry(BASE)).value.name == "x"

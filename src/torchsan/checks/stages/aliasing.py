@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.effects import Effects
-from torchsan.checks.stages.storages import Comparison, Read, Region, Reordered, Storage, Value, geometry, read
+from torchsan.checks.stages.storages import Comparison, Place, Read, Region, Reordered, Storage, Value, geometry
 from torchsan.torch_internals.dispatch import TorchDispatchMode
 from torchsan.torch_internals.operators import has_storage, storage_key, tensors_in
 
@@ -49,14 +49,14 @@ class TracedEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                 key = storage_key(arg)
                 self.overlapping_inputs |= key in self._storages
                 whole = geometry(arg)
-                storage = self._storages.setdefault(key, Storage(name=f"input {i}", base=value, whole=whole))
+                storage = self._storages.setdefault(key, _storage(f"input {i}", value, whole))
                 storage.named.setdefault(whole, value)
                 given[f"input {i}"] = storage, whole
                 self._held.append(arg)
         with self:
             result = function(args)
         caller = _Moment()
-        self.left = {name: read(caller, storage, region) for name, (storage, region) in given.items()}
+        self.left = {name: Read(caller, Place(storage, region)) for name, (storage, region) in given.items()}
         return result
 
     def ran(self, node: torch.fx.Node, _value: Any) -> None:
@@ -83,8 +83,7 @@ class TracedEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                     self._storage(tensor).write(self._moment, geometry(tensor), value)
         for tensor in tensors_in(result):
             if has_storage(tensor) and storage_key(tensor) not in self._storages:
-                storage = Storage(name=name, base=value, made=self._moment, whole=geometry(tensor))
-                self._storages[storage_key(tensor)] = storage
+                self._storages[storage_key(tensor)] = _storage(name, value, geometry(tensor), self._moment)
                 self._held.append(tensor)
         return result
 
@@ -96,7 +95,13 @@ class TracedEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return self._storages[key]
 
     def _read(self, tensor: torch.Tensor) -> Read:
-        return read(self._moment, self._storage(tensor), geometry(tensor))
+        return Read(self._moment, Place(self._storage(tensor), geometry(tensor)))
+
+
+def _storage(name: str, value: Value, whole: Region, made: Any = None) -> Storage:
+    storage = Storage(name=name, base=value, made=made)
+    storage.whole = Place(storage, whole)
+    return storage
 
 
 def lost_writes(

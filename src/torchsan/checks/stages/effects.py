@@ -5,14 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.fx
 
 from torchsan.checks.stages.plan import written_arguments
-from torchsan.checks.stages.storages import Read, Region, Storage, Value, geometry, overwritten, read, region_of
-from torchsan.torch_internals.operators import functionalized, has_storage, is_higher_order, storage_key
+from torchsan.checks.stages.storages import Place, Read, Region, Storage, Value, geometry, overwritten, region_of
+from torchsan.torch_internals.operators import functionalized, has_storage, is_composite, is_higher_order, storage_key
 
 _COPIES = frozenset(("clone", "copy", "lift_fresh_copy", "alias", "detach", "lift_fresh", "alias_copy"))
 """Operators whose result is their argument, be it in new memory: for `copy` the second one."""
@@ -20,14 +21,6 @@ _REPLACES = frozenset(("copy_", "fill_", "zero_"))
 """Operators that write an argument and do not read it."""
 _SCATTERS = frozenset(("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"))
 _CALLER = "the caller"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """Where a tensor lies."""
-
-    storage: Storage
-    region: Region
 
 
 Places = Place | list["Places | None"]
@@ -49,7 +42,7 @@ class Effects:
         self._places: dict[torch.fx.Node, Places] = {}
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
         self._positions = {n: i for i, n in enumerate(inputs)}
-        self._shared: dict[int, Storage] = {}
+        self._shared: dict[int, Place] = {}
         for node in graph.nodes:
             self._visit(node)
         self.left = {self._named(n) or n.name: self._read(n, n) for n in inputs if n in self._places}
@@ -75,16 +68,16 @@ class Effects:
 
     def _given(self, node: torch.fx.Node) -> None:
         """Inputs that share memory do so here: the compiler was told."""
-        value = Value("input", self._named(node))
         tensor = fake(node)
         if tensor is None:
             return
-        place = self._fresh(node, value)
-        if has_storage(tensor):
-            storage = self._shared.setdefault(storage_key(tensor), place.storage)
-            storage.named.setdefault(place.region, value)
-            place = Place(storage, place.region)
+        place = self._fresh(node, Value("input", self._named(node)))
         self._places[node] = place
+        first = self._shared.setdefault(storage_key(tensor), place) if has_storage(tensor) else place
+        if first is not place:
+            for one in (first, place):
+                first.storage.named.setdefault(one.region, one.storage.base)
+            self._places[node] = Place(first.storage, place.region)
 
     def _named(self, node: torch.fx.Node) -> str | None:
         if not self._by_position:
@@ -92,11 +85,12 @@ class Effects:
         return f"input {self._positions[node]}" if node in self._positions else None
 
     def _fresh(self, node: torch.fx.Node, value: Value, tensor: torch.Tensor | None = None) -> Place:
-        tensor = fake(node) if tensor is None else tensor
-        region = geometry(tensor) if tensor is not None and has_storage(tensor) else Region(None, 0, 0, (node.name,))
+        known = fake(node) if tensor is None else tensor
         made = node if node.op != "placeholder" else None
         name = node.name if made is not None else self._named(node) if self._by_position else f"input {node.name}"
-        return Place(Storage(name=str(name), base=value, made=made, whole=region), region)
+        storage = Storage(name=str(name), base=value, made=made)
+        storage.whole = Place(storage, partial(_region, known, node.name))
+        return storage.whole
 
     def _call(self, node: torch.fx.Node) -> None:
         call = Call.of(node)
@@ -119,7 +113,7 @@ class Effects:
     def _aliased(self, node: torch.fx.Node, call: Call) -> Place | None:
         """Where the result lies, if it is one of the arguments' memory."""
         source = call.returns
-        if source is None and call.name not in _COPIES:
+        if source is None and call.may_alias:
             # An operator such as `reshape` says nothing, and returns a view where it can.
             source = _same_storage(node, call.tensors)
         place = self._places.get(source) if source is not None else None
@@ -127,12 +121,7 @@ class Effects:
             return None
         if source in call.written:
             return place
-        tensor = fake(node)
-        base = fake(source) if source is not None else None
-        if tensor is None or base is None or not has_storage(tensor):
-            return place
-        region = geometry(tensor)
-        return place if region == geometry(base) else Place(place.storage, region)
+        return Place(place.storage, partial(_viewed, place, fake(node), fake(source) if source is not None else None))
 
     def _write(self, node: torch.fx.Node, call: Call, target: torch.fx.Node, value: Value) -> None:
         place = self._places.get(target)
@@ -195,7 +184,7 @@ class Effects:
         place = self._places[node]
         if isinstance(place, list):
             return Read(statement, Value("several", self._own_name(node)))
-        return read(statement, place.storage, place.region)
+        return Read(statement, place)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -215,53 +204,101 @@ class Call:
     base: str
     own: bool
     """Whether it is an operator of PyTorch's own, that computes element by element or by index."""
-    tensors: tuple[torch.fx.Node, ...]
+    tensors: list[torch.fx.Node]
     written: tuple[torch.fx.Node, ...]
     returns: torch.fx.Node | None = None
     """The argument that its result is, or is a view of."""
+    may_alias: bool = False
+    """Whether its result may be an argument's memory, though nothing says so."""
     functionalizes: Functionalized | None = None
 
     @classmethod
     def of(cls, node: torch.fx.Node) -> Call:
         """Read it off the operator's schema; off the function's name in Dynamo's graph, which has no operators."""
+        known = _operator(node.target)
+        if known is None:
+            return cls._without_schema(node)
+        return cls(
+            name=known.name,
+            base=known.base,
+            own=known.own,
+            tensors=_tensors((node.args, node.kwargs)),
+            written=tuple(written_arguments(node)) if known.mutable else (),
+            returns=_argument(node, known.returns) if known.returns is not None else None,
+            may_alias=known.may_alias,
+        )
+
+    @classmethod
+    def _without_schema(cls, node: torch.fx.Node) -> Call:
         made = functionalized(node.target, node.args, node.kwargs)
         if made is not None:
             target, results, mutated = made
             name = str(target._schema.name)
-            made_of = Functionalized(base=name, results=results, mutated=tuple(mutated))
-            return cls(
-                name=name,
-                base=name,
-                own=False,
-                tensors=tuple(_tensors((node.kwargs,))),
-                written=(),
-                functionalizes=made_of,
-            )
-        tensors = tuple(_tensors((node.args, node.kwargs)))
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
-            name = str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target))
-            written = _written(node)
-            return cls(name=name, base=_base(name), own=False, tensors=tensors, written=written)
-        full = str(schema.name)
-        own = full.startswith("aten::")
-        name = full.removeprefix("aten::")
-        written = tuple(written_arguments(node)) if schema.is_mutable else ()
+            of = Functionalized(base=name, results=results, mutated=tuple(mutated))
+            return cls(name=name, base=name, own=False, tensors=_tensors(node.kwargs), written=(), functionalizes=of)
+        name = str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target))
+        tensors = _tensors((node.args, node.kwargs))
+        copies = name in _COPIES
         return cls(
-            name=name,
-            base=_base(name) if own else full,
-            own=own,
-            tensors=tensors,
-            written=written,
-            returns=_returned(node, schema, tensors),
+            name=name, base=_base(name), own=False, tensors=tensors, written=_written(node), may_alias=not copies
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What the schema of an operator says. `returns` is the position and name of the argument that it returns."""
+
+    name: str
+    base: str
+    own: bool
+    mutable: bool
+    may_alias: bool
+    returns: tuple[int, str] | None
+
+
+@cache
+def _operator(target: Any) -> Operator | None:
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return None
+    full = str(schema.name)
+    own = full.startswith("aten::")
+    name = full.removeprefix("aten::")
+    return Operator(
+        name=name,
+        base=_base(name) if own else full,
+        own=own,
+        mutable=bool(schema.is_mutable),
+        may_alias=name not in _COPIES and is_composite(target),
+        returns=_returned(schema),
+    )
+
+
+def _argument(node: torch.fx.Node, argument: tuple[int, str]) -> torch.fx.Node | None:
+    position, name = argument
+    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    return value if isinstance(value, torch.fx.Node) else None
+
+
+def _region(tensor: torch.Tensor | None, name: str) -> Region:
+    return geometry(tensor) if tensor is not None and has_storage(tensor) else Region(None, 0, 0, (name,))
+
+
+def _viewed(place: Place, tensor: torch.Tensor | None, base: torch.Tensor | None) -> Region:
+    """The region of a view of a place, from what the compiler knows of both."""
+    if tensor is None or base is None or not has_storage(tensor):
+        return place.region
+    region = geometry(tensor)
+    return place.region if region == geometry(base) else region
 
 
 def mutates(graph: torch.fx.Graph) -> bool:
     """Whether any node of the graph writes anything. Most graphs are functional, and nothing can change places."""
     for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema.is_mutable if schema is not None else node.op.startswith("call_") and _written(node):
+        if not node.op.startswith("call_"):
+            continue
+        known = _operator(node.target)
+        if known.mutable if known is not None else _written(node):
             return True
     return False
 
@@ -283,15 +320,14 @@ def _base(name: str) -> str:
     return name.rstrip("_") if not name.startswith("__") else name
 
 
-def _returned(node: torch.fx.Node, schema: Any, tensors: tuple[torch.fx.Node, ...]) -> torch.fx.Node | None:
+def _returned(schema: Any) -> tuple[int, str] | None:
     """The argument that the schema says the only result shares memory with."""
     if len(schema.returns) != 1 or schema.returns[0].alias_info is None:
         return None
     names = schema.returns[0].alias_info.before_set
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.before_set & names:
-            value = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            return value if isinstance(value, torch.fx.Node) else None
+            return i, argument.name
     return None
 
 
@@ -344,7 +380,11 @@ def _scattered(node: torch.fx.Node, name: str) -> Region | None:
 def _tensors(tree: Any) -> list[torch.fx.Node]:
     """The nodes among arguments, each as often as it stands there."""
     found: list[torch.fx.Node] = []
-    torch.fx.node.map_arg(tree, found.append)
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, torch.fx.Node):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found += _tensors(value)
     return found
 
 

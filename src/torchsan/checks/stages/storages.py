@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,8 +100,8 @@ class Storage:
     base: Value
     made: Any = None
     """The statement that it is new memory of."""
-    whole: Region | None = None
-    """The region that `base` is the value of; None if that is all that is ever looked at."""
+    whole: Place | None = None
+    """The place that `base` is the value of; None if that is all that is ever looked at."""
     named: dict[Region, Value] = field(default_factory=dict)
     """The first values of inputs that share this storage."""
     writes: list[Write] = field(default_factory=list)
@@ -112,13 +112,17 @@ class Storage:
         self.writes.append(write)
         return write
 
-    def history(self, region: Region) -> Iterator[tuple[Value, Write | None]]:
-        """The values that the region had, oldest first, each with the write that made it; the last few, if many."""
+    def history(self, region: Region, time: int | None = None) -> Iterator[tuple[Value, Write | None]]:
+        """The values that the region had, oldest first, each with the write that made it, up to the `time`-th write.
+
+        Of many writes, only the last few are told apart.
+        """
         value = self.named.get(region)
         if value is None:
-            value = self.base if self.whole in (None, region) else Value("view", None, (self.base,), region)
+            is_whole = self.whole is None or self.whole.region == region
+            value = self.base if is_whole else Value("view", None, (self.base,), region)
         yield value, None
-        for write in self.writes[-_MOST_WRITES:]:
+        for write in self.writes[:time][-_MOST_WRITES:]:
             if write.region.overlaps(region):
                 value = _after(write, region, value)
                 yield value, write
@@ -140,18 +144,33 @@ def overwritten(before: Value, region: Region, value: Value, name: str | None = 
     return Value("part", name, (before, value), region)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """A statement reads a region of a storage, after the first `time` writes to it. `value` is what it sees.
+    """A statement reads a place in a storage, after the first `time` writes to it.
 
-    `storage` is None for what lies in no memory of its own.
+    What it sees is worked out when somebody asks: most reads are of memory that is never written. `storage` is None for
+    what lies in no memory of its own.
     """
 
-    statement: Any
-    value: Value
-    storage: Storage | None = None
-    region: Region | None = None
-    time: int = 0
+    __slots__ = ("_place", "_value", "statement", "storage", "time")
+
+    def __init__(self, statement: Any, place: Place | Value) -> None:
+        self.statement = statement
+        self._place = place
+        self._value = place if isinstance(place, Value) else None
+        self.storage = None if isinstance(place, Value) else place.storage
+        self.time = 0 if self.storage is None else len(self.storage.writes)
+
+    @property
+    def value(self) -> Value:
+        """What it sees."""
+        if self._value is None:
+            *_, (self._value, _) = self._until(self.time)
+        return self._value
+
+    @property
+    def region(self) -> Region | None:
+        """Where in the storage it reads."""
+        return None if isinstance(self._place, Value) else self._place.region
 
     @property
     def written(self) -> bool:
@@ -159,16 +178,30 @@ class Read:
         return self.storage is not None and bool(self.storage.writes)
 
     def versions(self) -> list[tuple[Value, Write | None]]:
-        """Every value that the region has in this program, also after the read; oldest first."""
-        if self.storage is None or self.region is None:
-            return [(self.value, None)]
-        return list(self.storage.history(self.region))
+        """Every value that the place has in this program, also after the read; oldest first."""
+        return self._until(None)
+
+    def _until(self, time: int | None) -> list[tuple[Value, Write | None]]:
+        if isinstance(self._place, Value):
+            return [(self._place, None)]
+        return list(self._place.storage.history(self._place.region, time))
 
 
-def read(statement: Any, storage: Storage, region: Region) -> Read:
-    """Read now: what the storage holds after the writes so far."""
-    *_, (value, _) = storage.history(region)
-    return Read(statement, value, storage, region, len(storage.writes))
+class Place:
+    """Where a tensor lies. The region is worked out when somebody asks."""
+
+    __slots__ = ("_find", "storage")
+
+    def __init__(self, storage: Storage, find: Region | Callable[[], Region]) -> None:
+        self.storage = storage
+        self._find = find
+
+    @property
+    def region(self) -> Region:
+        """The bytes of the storage that it occupies."""
+        if not isinstance(self._find, Region):
+            self._find = self._find()
+        return self._find
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
