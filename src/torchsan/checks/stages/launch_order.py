@@ -6,6 +6,7 @@ memory that is handed on to another buffer must not be read under its old name a
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch.fx
 
 from torchsan.checks.stages.effects import Effects, mutates
-from torchsan.checks.stages.storages import Reordered, Write
+from torchsan.checks.stages.storages import Read, Reordered, Write
 from torchsan.torch_internals import Buffer, LoweredGraph
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Function, Launch, Return
 from torchsan.watch.observer import CompiledProgram
@@ -109,9 +110,7 @@ def _versions(graph: LoweredGraph, computing: _Computing) -> Iterator[Reordered]
         for read in reads:
             if read.storage is None or read.region is None or name not in computing.by_node:
                 continue
-            for write in read.storage.writes:
-                if write.statement is read.statement or not write.region.overlaps(read.region):
-                    continue
+            for write in _around(read, read.storage.writes):
                 broken = _broken(computing, name, write, first=write.nth <= read.time)
                 if broken is not None:
                     reading, writing, buffer = broken
@@ -124,6 +123,15 @@ def _versions(graph: LoweredGraph, computing: _Computing) -> Iterator[Reordered]
                         kernels=(computing.kernel(reading), computing.kernel(writing)),
                         buffer=buffer.name,
                     )
+
+
+def _around(read: Read, writes: list[Write]) -> Iterator[Write]:
+    """The last write before a read and the first one after it: who changes places with another does so with these."""
+    region = read.region
+    assert region is not None
+    for side in (reversed(writes[: read.time]), iter(writes[read.time :])):
+        found = (w for w in side if w.statement is not read.statement and w.region.overlaps(region))
+        yield from itertools.islice(found, 1)
 
 
 def _broken(computing: _Computing, node: str, write: Write, *, first: bool) -> tuple[Position, Position, Buffer] | None:
