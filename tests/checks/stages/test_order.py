@@ -90,7 +90,8 @@ def test_what_reads_the_same_versions_is_not(change: Any) -> None:
 
 
 def test_a_change_that_no_number_shows_is_a_note() -> None:
-    found = unconfirmed("the pass p", changes(late_product), stage=Stage.JOINT_PASSES)
+    found = unconfirmed("the pass p: q", changes(late_product), stage=Stage.JOINT_PASSES)
     assert (found.kind, found.severity, found.nodes) == (Kind.REORDERED_EFFECT, Severity.NOTE, ("mul", "copy_"))
-    assert "do not show it" in found.message
+    assert found.message.startswith("the pass p: q: `mul` reads input x_1 after `copy_` has written it")
+    assert found.message.endswith("the results of this call do not show it")
     assert order_finding(found, changes(drop_clone)).nodes[0] == "clone"

@@ -94,8 +94,7 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
         if first.statement is None
         else Finding(kind=found.kind, severity=found.severity, check=found.check, message="")
     )
-    step, _, results = found.message.partition(": ")
-    step = step.removesuffix(" changed what the program computes")
+    step, results = _parts(found.message)
     evidence = found.evidence | {
         "order": [_evidence(e) for e in entries],
         "text": [line for e in entries[:_MOST] for line in _text(e)],
@@ -111,6 +110,15 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
         buffer=first.buffer or found.buffer,
         evidence=evidence,
     )
+
+
+def _parts(message: str) -> tuple[str, str]:
+    """The step that the message of a finding blames, and what it says of the results, if anything."""
+    for words in (" changed what the program computes", " does not compute what the graphs do"):
+        step, found, results = message.partition(f"{words}: ")
+        if found:
+            return step, results
+    return message, ""
 
 
 def unconfirmed(what: str, entries: Sequence[Reordered], **fields: Any) -> Finding:
