@@ -23,8 +23,8 @@ from torchsan.files import open_plain
 from torchsan.options import Options
 from torchsan.records import decode, encode
 
-SCHEMA = 1
-"""The version of the recording's format; a reader refuses what is newer than itself."""
+SCHEMA = 2
+"""The version of the recording's format; a reader refuses what is newer than itself. 2: events have checksums."""
 
 MANIFEST = "manifest.json"
 EVENTS = "events.sqlite"
@@ -54,6 +54,7 @@ class Manifest:
     environment: dict[str, str]
     options: Options
     seed: int | None = None
+    host: str = ""
 
 
 class NoSpaceError(UsageError):
@@ -164,6 +165,7 @@ def _manifest(command: Sequence[str], options: Options, seed: int | None) -> Man
         environment=_environment(os.environ),
         options=options,
         seed=seed,
+        host=platform.node(),
     )
 
 

@@ -23,7 +23,7 @@ from torchsan.recording.folder import (
 )
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, KINDS, Program, State
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
 """The id that a recorder gives to a finding: it may become the name of a folder."""
@@ -72,7 +72,7 @@ class Reader:
         self._state = State()
         self._others: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._rows = read_events(self.path)
-        for _, _, _, kind, body in self._rows:
+        for _, _, _, kind, body, _ in self._rows:
             self._add(kind, body)
 
     def graphs(self) -> list[GraphRecord]:
@@ -91,20 +91,32 @@ class Reader:
         """The buffers of a graph that were checked."""
         return self._state.checked_of(graph, direction)
 
+    def calls(self) -> list[CallCount]:
+        """How often each graph was called, and how many of the calls were checked, as far as it was counted."""
+        return list(self._state.calls.values())
+
+    def kernels_checked(self) -> int:
+        """How many kernels wrote something that was checked."""
+        each = ((g.kernels, self.checked(g.id, g.direction)) for g in self.graphs())
+        return sum(not names.isdisjoint(kernel.writes) for kernels, names in each for kernel in kernels)
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
         return list(self._others.get(kind, ()))
 
     def timed(self) -> Iterator[Timed]:
         """Every event that has a time, in the order they were written."""
-        for _, time, thread, kind, text in self._rows:
+        for _, time, thread, kind, text, _ in self._rows:
             if type(time) is float and type(thread) is int and isinstance(kind, str) and isinstance(text, str):
                 yield Timed(time=time, thread=thread, kind=kind, text=text)
 
     def missing(self) -> list[str]:
-        """What says that the log is not as it was written: events that are gone, or that nobody knows."""
+        """What says that the log is not as it was written: events that are gone, altered, or that nobody knows."""
         found = []
         findings = self._state.findings
+        altered = sum(1 for row in self._rows if not row[-1])
+        if altered:
+            found.append(f"the recording is damaged: {altered} of its events are not what was written")
         if any(row[0] != n for n, row in enumerate(self._rows, start=1)):  # A damaged page may show one twice.
             found.append("the recording is damaged: some of its events are missing")
         elif any(finding.id != f"F{n}" for n, finding in enumerate(findings, start=1)):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -73,6 +76,8 @@ class Finding:
     """One thing that is wrong. Data: what follows from it is the caller's policy.
 
     `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
+    `call` is that of its graph in which it was found, from 0, `step` the training step, and `time` the seconds since
+    1970 when it was recorded; None where that is not known.
     `evidence` holds JSON values only; `evidence["text"]`, if there, is what of it people should read, line by line.
     """
 
@@ -90,6 +95,20 @@ class Finding:
     source: tuple[SourceLine, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+    call: int | None = None
+    step: int | None = None
+    time: float | None = None
+
+
+def fingerprint(finding: Finding) -> str:
+    """Return a name for what a finding is about, the same in every run, rank and version that has it.
+
+    It is made of what is wrong and where: no numbers of graphs, kernels or lines, which change with the code around.
+    """
+    source = [(line.file.replace("\\", "/").rsplit("/", 1)[-1], line.code.strip()) for line in finding.source]
+    kernel = re.sub(r"_\d+$", "", finding.kernel or "")
+    what = (finding.check, finding.kind, finding.stage, finding.pass_, kernel, sorted(set(finding.ops)), source)
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from torchsan.reference import users_kernels
+
 
 class Arithmetic(StrEnum):
     """How a program is computed again."""
@@ -103,6 +105,7 @@ class Operators:
     def __init__(self, arithmetic: Arithmetic, seed: int, random: RandomNumbers) -> None:
         """`seed` chooses the noise of a nudged run; `random` draws for the operators that are random."""
         self._arithmetic = arithmetic
+        self._seed = seed
         self._nudger = Nudger(seed)
         self._random = random
 
@@ -133,6 +136,21 @@ class Operators:
             return self._random(self, func, args, kwargs, compute)
         return compute()
 
+    def users_kernel(self, call: dict[str, Any]) -> Any:
+        """Run what a graph has in the place of a user's Triton kernel. Raise Unavailable if there is no reference."""
+        roundings: dict[Arithmetic, Callable[[bool], Any]] = {
+            Arithmetic.EXACT: lambda gpu: users_kernels.Exact(),
+            Arithmetic.EAGER: lambda gpu: users_kernels.ToType(tf32=gpu),
+            Arithmetic.NUDGED: lambda gpu: users_kernels.Nudged(self._seed, tf32=gpu),
+            Arithmetic.ROUGH: lambda gpu: users_kernels.Rough(self._seed, tf32=False),
+        }
+        if self._arithmetic not in roundings:
+            raise Unavailable(f"a Triton kernel of the user's own is not computed in {self._arithmetic}")
+        try:
+            return users_kernels.interpreted(call, roundings[self._arithmetic])
+        except users_kernels.NoReference as e:
+            raise Unavailable(f"no reference: {e}") from e
+
     def _compute(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]
     ) -> Any:
@@ -149,15 +167,21 @@ class Operators:
                 return result if still else map_tensors(self._nudger.like_float32, result)
             case Arithmetic.CONTIGUOUS:
                 if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
-                    args, kwargs = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                    args_, kwargs_ = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                    result = func(*args_, **kwargs_)
+                    if _memory(result).isdisjoint(_memory((args_, kwargs_))):
+                        return result
                 return func(*args, **kwargs)
             case Arithmetic.TEXTBOOK:
                 plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
                 return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
             case _:
                 result = func(*args, **kwargs)
-                still = func._schema.is_mutable or not rounds(func)
-                return result if still else map_tensors(self._narrowed, result)
+                if func._schema.is_mutable or not rounds(func):
+                    return result
+                # A custom operator may return what it was given: a copy would have another meaning.
+                memory = _memory((args, kwargs))
+                return map_tensors(lambda t: self._narrowed(t) if _memory(t).isdisjoint(memory) else t, result)
 
     def _in_float64(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]

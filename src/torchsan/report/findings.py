@@ -13,6 +13,7 @@ from typing import Any
 from torchsan.errors import FindingsError
 from torchsan.recording import Reader
 from torchsan.records import Coverage, Finding, Severity, SourceLine
+from torchsan.records.suppression import Suppression
 
 
 def shown_path(path: Path) -> str:
@@ -78,14 +79,18 @@ def severities_text(findings: Iterable[Finding]) -> str:
     return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
 
 
-def seen_text(coverage: Coverage) -> str:
-    """Return what was looked at, in short: what `clean` covers."""
-    seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
-    return (
-        f"{seen}, {coverage.buffers_checked} of {count(coverage.buffers, 'buffer')} checked"
-        if coverage.buffers
-        else seen
-    )
+def seen_text(recording: Reader) -> str:
+    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls`."""
+    coverage, calls = recording.coverage(), recording.calls()
+    if not coverage.kernels:
+        return f"0 kernels in {count(coverage.graphs, 'graph')}"
+    parts = [
+        f"{recording.kernels_checked()} of {count(coverage.kernels, 'kernel')}",
+        f"{coverage.buffers_checked} of {count(coverage.buffers, 'buffer')}",
+    ]
+    if calls:
+        parts.append(f"{sum(c.checked for c in calls)} of {count(sum(c.seen for c in calls), 'call')}")
+    return ", ".join(parts)
 
 
 def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:
@@ -113,10 +118,12 @@ def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]]
         raise FindingsError(text(errors), slug="findings")
 
 
-def finding_lines(finding: Finding) -> Iterator[Line]:
+def finding_lines(finding: Finding, suppressed: Suppression | None = None) -> Iterator[Line]:
     """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
     head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
-    yield Line(clean(head), _STYLES[finding.severity])
+    yield Line(clean(head) if suppressed is None else clean(f"{head} (suppressed)"), _STYLES[finding.severity])
+    if suppressed is not None:
+        yield Line(f"    suppressed: {clean(suppressed.reason)}", "dim")
     for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
     yield from source_lines(finding.source)

@@ -95,6 +95,7 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._inductor.compile_fx": "_compile_fx_inner(...); config.patch(...); V",
             "torch._functorch.aot_autograd": "should_use_local_autograd_cache(); should_use_remote_autograd_cache()",
             "torch._functorch._aot_autograd.graph_compile": "should_use_remote_autograd_cache()",
+            "torch._inductor.output_code": "CompiledFxGraph.after_deserialization(self, ...)",
             "torch._dynamo": "reset()",
         },
     ),
@@ -124,6 +125,18 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._inductor.fx_passes.joint_graph": "replace_random_passes(gm)",
             "torch._inductor.pattern_matcher": "ReplacementPatternEntry.apply(self, ...); "
             "GraphPatternEntry.apply(self, ...); LoweringPatternEntry.apply(self, ...)",
+        },
+    ),
+    (
+        "stages",
+        "run the user's own Python beside a compiled call",
+        {
+            "torch._dynamo.eval_frame": "OptimizeContext.__call__(self, fn)",
+            "torch._guards": "TracingContext.try_get()",
+            "torch._C._functorch": "maybe_current_level; is_functorch_wrapped_tensor",
+            "torch._C": "_len_torch_dispatch_stack",
+            "torch.utils._python_dispatch": "_push_mode(mode); _pop_mode(...)",
+            "torch._C._dynamo.eval_frame": "_FrameAction; _FrameExecStrategy; set_code_exec_strategy",
         },
     ),
     ("stages", "know who runs the backward", {"torch._dynamo.compiled_autograd": "compiled_autograd_enabled"}),

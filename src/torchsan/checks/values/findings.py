@@ -12,11 +12,12 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
-from torchsan.graphs.nodes import operator_name, source_lines
+from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.judge import Judgement, Outcome
+from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
 
@@ -121,16 +122,14 @@ def findings_for(
 def _finding(
     program: CompiledProgram, launch: Launch, suspects: list[torch.fx.Node], evidence: dict[str, Any], **fields: Any
 ) -> Finding:
-    return Finding(
-        check=Check.VALUES,
-        graph=program.ref,
-        kernel=launch.kernel,
-        nodes=tuple(n.name for n in suspects),
-        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
-        source=source_lines(suspects),
-        evidence={**evidence, "launch": launch.nth},
-        **fields,
-    )
+    names = names_of(suspects)
+    evidence = {**evidence, "launch": launch.nth, **program.configuration(launch)}
+    if "configuration" in evidence:
+        evidence["text"] = [*evidence["text"], f"ran with {evidence['configuration']}"]
+    if (why := why_unnamed(names)) is not None:
+        evidence["unnamed"] = why
+        evidence["text"] = [*evidence["text"], why]
+    return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
 def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
@@ -171,6 +170,8 @@ def _shared(coherent: Coherent) -> str:
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
     """The nodes of the launch that the target is computed from, itself included."""
     inside = set(plan.nodes)
+    if any(is_users_kernel(n.target) for n in inside):
+        return inside
     found: set[torch.fx.Node] = set()
     stack = [target.node]
     while stack:
