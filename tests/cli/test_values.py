@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.cli.conftest import Run
 from torchsan.cli.main import main
-from torchsan.cli.values import watched_values
+from torchsan.cli.values import _file_name, _print, watched_values
 from torchsan.options import Options, Watch
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, Watched
@@ -165,3 +167,23 @@ def test_the_store_of_a_recording_can_be_looked_at(cli: Run, recording: str) -> 
     done = cli("store", "ls", str(Path(recording) / "tensors"))
     assert done.returncode == 0
     assert "graph0-forward/call0/0000-extern_kernels.mm/after/buf0" in done.stdout
+
+
+def test_very_many_values_are_printed_in_little_time() -> None:
+    one = Watched(
+        graph=GraphId(0), direction=Direction.FORWARD, call=0, launch=0, kernel="k", phase="after", name="buf0", value=1
+    )
+    out = io.StringIO()
+    begun = time.process_time()
+    _print([one] * 10_000, out)
+    assert time.process_time() - begun < 3
+    assert len(out.getvalue().splitlines()) == 10_001
+
+
+def test_very_many_values_of_one_name_get_names_in_little_time() -> None:
+    taken: dict[str, int] = {}
+    begun = time.process_time()
+    names = [_file_name(name, taken) for name in ["a/b", "a/B", "A__b-2", *["a/b"] * 20_000]]
+    assert time.process_time() - begun < 3
+    assert names[:5] == ["a__b", "a__B-2", "A__b-2-2", "a__b-3", "a__b-4"]
+    assert len({name.lower() for name in names}) == len(names)

@@ -30,7 +30,7 @@ from torchsan.files import _OUT_OF_THE_WAY
 from tests.samples import finding, graph
 
 def take_the_numbers(turn):
-    os.closerange(3, 1024)
+    os.closerange(3, 4096)
     for n in range(30):
         number = os.open(f"{sys.argv[1]}/mine-{turn}-{n}", os.O_RDWR | os.O_CREAT)
         os.write(number, b"mine" * 5000)
@@ -132,7 +132,7 @@ from torchsan.recording import Writer, finalize
 from torchsan.files import _OUT_OF_THE_WAY
 from tests.samples import finding
 writer = Writer.create(Path(sys.argv[1], "run"), command=[])
-os.closerange(3, 1024)
+os.closerange(3, 4096)
 files = [os.open(f"{sys.argv[1]}/mine-{n}", os.O_RDWR | os.O_CREAT) for n in range(30)]
 for n, number in enumerate(files):
     os.dup2(number, _OUT_OF_THE_WAY - 20 + n)

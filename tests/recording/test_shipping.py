@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import fsspec  # type: ignore[import-untyped]  # it ships no types
@@ -22,6 +23,7 @@ import torchsan.watch
 from tests.samples import finding, graph
 from tests.store.s3 import free_port, s3_server
 from torchsan.cli.main import main
+from torchsan.cli.report import opened
 from torchsan.errors import RecordingError, TorchsanError, UsageError
 from torchsan.recording import Program, Reader, Shipper, Writer, finalize, local_copy
 from torchsan.recording.shipping import DESTINATION, RemoteFolder, read_destination, send
@@ -268,6 +270,29 @@ def test_names_in_a_remote_recording_cannot_leave_its_copy(url: str, tmp_path: P
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "events.sqlite", "artifacts", "tensors"])
+def test_links_in_a_folder_that_a_url_names_are_not_followed(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x"])
+    writer.artifact("secret.py", "secret")
+    writer.graph(graph())
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    for protocol in ("file", "FILE", "local"):
+        assert main(["report", "--json", "-", f"{protocol}://{writer.path}"]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] == "clean"
+    (tmp_path / "elsewhere").mkdir()
+    (writer.path / what).rename(tmp_path / "elsewhere" / what)
+    (writer.path / what).symlink_to(tmp_path / "elsewhere" / what)
+    with opened(f"file://{writer.path}") if what in ("artifacts", "tensors") else nullcontext() as recording:
+        if recording is None:
+            assert main(["report", f"file://{writer.path}"]) == 2
+            return
+        with pytest.raises(RecordingError):
+            recording.artifact("secret.py") if what == "artifacts" else recording.store
 
 
 def test_a_recording_cannot_say_where_it_is_sent(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

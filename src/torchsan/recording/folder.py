@@ -257,6 +257,12 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
 
 
+def as_local(path: str) -> Path | None:
+    """Return the path on this machine that `path` or a `file:` URL names; None for a URL of another place."""
+    plain = re.sub(r"^(?:file|local)://", "", path, flags=re.IGNORECASE)
+    return None if is_url(plain) else (Path(plain) if plain == path else Path(plain).expanduser())
+
+
 def join_url(url: str, name: str) -> str:
     """Return the URL of `name` below `url`."""
     return f"{url.rstrip('/')}/{name}"

@@ -27,6 +27,7 @@ from torchsan.recording.folder import (
     EVENTS,
     MANIFEST,
     TENSORS,
+    as_local,
     is_rank_folder,
     is_url,
     join_url,
@@ -119,10 +120,12 @@ class RemoteFolder:
 def local_copy(path: str) -> Iterator[Path]:
     """Give a local folder with the recording, or the ranks, at `path`: itself, or a copy of what a URL holds.
 
-    Raise RecordingError if there is none. Names that are not ours stay where they are.
+    Raise RecordingError if there is none. Names that are not ours stay where they are. What is on this machine is not
+    copied, whatever names it: a copy would be of what links in it lead to.
     """
-    if not is_url(path):
-        yield Path(path)
+    here = as_local(path)
+    if here is not None:
+        yield here
         return
     with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
         folder = Path(temporary, path.rstrip("/").rpartition("/")[2] or "recording")

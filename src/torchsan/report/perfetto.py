@@ -138,10 +138,10 @@ def _findings(trace: _Trace, events: Iterable[Timed]) -> None:
 def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
     """Draw each launch from the first to the last value that the watch saw of it."""
     seen = [(e, decode(Watched, e.body.get("watched"))) for e in events if e.kind == "watched"]
+    seen.sort(key=lambda pair: pair[0].thread)
     launches = instants = 0
-    for thread in sorted({e.thread for e, _ in seen}):
+    for thread, of_thread in groupby(seen, key=lambda pair: pair[0].thread):
         trace.name(_TIMES, f"launches on thread {thread}", _own(thread))
-        of_thread = [(e, w) for e, w in seen if e.thread == thread]
         for label, group in groupby(of_thread, key=lambda pair: (launch_label(pair[1]), pair[1].kernel)):
             values = list(group)
             start, end = values[0][0].time, values[-1][0].time

@@ -156,7 +156,7 @@ def _graphs(
     left = MOST_KERNELS
     for i, graph in enumerate(recording.graphs()):
         key = (graph.id, graph.direction.value)
-        texts = {name: artifacts.read(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
+        texts = {name: artifacts.read_of_graph(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
         wrapper = read_wrapper(texts["wrapper"]) if texts["wrapper"] else Wrapper()
         model = graph_model(
             graph,
