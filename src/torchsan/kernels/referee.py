@@ -29,7 +29,9 @@ _ENOUGH = 12
 """A kernel that is wrong on so many inputs is wrong; more would only take time."""
 _MOST_PAIRS = 16
 """How many trials are run again with other memory and another order."""
-_FACTORIES = ("empty", "zeros", "ones", "full", "view", "reshape", "detach", "as_strided", "t.", "transpose", "permute")
+_FACTORIES = tuple(
+    "empty zeros ones full view reshape detach as_strided t. transpose permute clone _to_copy copy_".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
