@@ -228,7 +228,7 @@ class Referee:
         wanted = max(24, self._task.seeds)
         made = 0
         attempts = 0
-        for trial in plan(self.example, self._task.seed, seeds=self._task.seeds):
+        for trial in plan(self.example, self._task.seed, seeds=self._task.seeds, function=self._make is not None):
             attempts += 1
             if made >= wanted and not (trial.exotic and made < wanted + 12):
                 break
