@@ -202,7 +202,8 @@ class Suspicion:
             or wrong
         )
         explained = any(o.arithmetic is not None and o.trial.values in _PLAIN for o in seen)
-        if all(o.relative < (3 if explained else 1) * self._limit() for o in plain):
+        only_magnified = all(o.trial.values in magnified for o in plain)
+        if all(o.relative < (5 if only_magnified else 3 if explained else 1) * self._limit() for o in plain):
             return lost if explained or not self._smooth(plain[0]) else seen
         finite = all(o.relative < _INFINITE or o.trial.values in _OVERFLOWING for o in wrong)
         return lost if finite and self._stagnates(plain[0]) else seen
