@@ -48,7 +48,8 @@ def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]
         watched = options.watch is not Watch.OFF
         stack.enter_context(observe_seams(recorder, [*options.check, *(["watch"] if watched else [])]))
         if isinstance(recorder, Writer):
-            observers = (*observers, Timer(recorder, options.calls, checked=bool(options.check)))
+            timed = options.calls if options.budget is None else 1
+            observers = (*observers, Timer(recorder, timed, checked=bool(options.check) and options.budget is None))
             if watched:
                 watcher = Watcher(recorder, options)
                 stack.enter_context(passing_probe_to(watcher))

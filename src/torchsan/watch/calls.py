@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import CallTimes, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
@@ -40,6 +41,7 @@ class ProbedProgram:
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
         self._calls: Counter[tuple[int, ...]] = Counter()
+        self._sized: tuple[int, ...] | None = None
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
@@ -50,7 +52,9 @@ class ProbedProgram:
         if not observers:
             return self._original(args)
         # Each set of sizes counts for itself: a kernel may be right for one and wrong for the next.
-        sizes = tuple(a for a in args if type(a) is int)
+        if self._sized is None:  # A generated program takes numbers at the same places in every call.
+            self._sized = tuple(n for n, a in enumerate(args) if type(a) is int)
+        sizes = tuple([args[n] for n in self._sized])
         call = self._calls[sizes]
         self._calls[sizes] = call + 1
         watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
@@ -171,15 +175,15 @@ class Timer(Observer):
 
     name = "times"
 
-    def __init__(self, writer: Recorder, calls: int | None, *, checked: bool) -> None:
-        """`calls` is how many calls of each graph are timed, and, if they are `checked`, looked at; None for all."""
+    def __init__(self, writer: Recorder, calls: Calls, *, checked: bool) -> None:
+        """`calls` are those of each graph that are timed, and, if they are `checked`, looked at."""
         self._writer = writer
-        self._limit = calls
+        self._timed = calls
         self._checked = checked
         self._passed: Counter[str] = Counter()
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        if self._limit is None or call < self._limit:
+        if selects_call(self._timed, call):
             return _TimedCall(self._writer, program, call)
         self._passed[program.record.label] += 1
         return None
@@ -187,7 +191,8 @@ class Timer(Observer):
     def close(self) -> None:
         for label, count in self._passed.items() if self._checked else ():
             calls = "1 call" if count == 1 else f"{count} calls"
-            reason = f"only the first {self._limit} with each set of sizes are checked; --calls N|all for more"
+            those = f"the first {self._timed}" if isinstance(self._timed, int) else f"numbers {self._timed}"
+            reason = f"only {those} with each set of sizes are checked; --calls N|all for more"
             self._writer.skipped(f"{calls} of graph {label}", reason)
 
 

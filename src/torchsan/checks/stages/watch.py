@@ -18,6 +18,7 @@ from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.plan import maybe_mutated
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
@@ -41,7 +42,7 @@ class StagesWatch:
     def __init__(
         self,
         stages: CompileStages,
-        calls: int | None,
+        calls: Calls,
         *,
         refs: Mapping[Direction, GraphRef],
         report: Callable[[Finding, Build], None],
@@ -105,7 +106,7 @@ class StagesWatch:
             else:
                 self._later = True
             total = sum(self._seen.values())
-        return self._calls is None or count == 0 or total <= self._calls
+        return count == 0 or selects_call(self._calls, total - 1)
 
     def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
