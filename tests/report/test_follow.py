@@ -53,7 +53,7 @@ def test_findings_are_shown_when_they_are_made(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("F")] == ["F1: error: wrong-values", "F2: error: wrong-values"]
     states = [line for line in lines if line.startswith("torchsan: running")]
     assert "0 kernels in 0 graphs" in states[0]
-    assert "2 kernels in 1 graph" in states[1]
+    assert "of 2 kernels, " in states[1]
     assert lines[-1].startswith("torchsan: ended after 0:00:0")
     assert lines[-1].endswith("2 errors")
 

@@ -32,6 +32,11 @@ class Check(StrEnum):
     STAGES = "stages"
     METADATA = "metadata"
     MEMORY = "memory"
+    KERNELS = "kernels"
+
+
+RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY)
+"""Those that `run` makes; findings of `kernels` come from `check-kernel`."""
 
 
 class Stage(StrEnum):
@@ -56,11 +61,14 @@ class Kind(StrEnum):
     UNDECLARED_MUTATION = "undeclared-mutation"
     UNDECLARED_ALIAS = "undeclared-alias"
     OUT_OF_BOUNDS_WRITE = "out-of-bounds-write"
+    OUT_OF_BOUNDS_READ = "out-of-bounds-read"
     UNINITIALIZED_READ = "uninitialized-read"
     CLOBBERED_BUFFER = "clobbered-buffer"
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    RACE = "race"
+    CHEAT = "cheat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,8 @@ class Finding:
     """One thing that is wrong. Data: what follows from it is the caller's policy.
 
     `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
+    `call` is that of its graph in which it was found, from 0, `step` the training step, and `time` the seconds since
+    1970 when it was recorded; None where that is not known.
     `evidence` holds JSON values only; `evidence["text"]`, if there, is what of it people should read, line by line.
     """
 
@@ -93,6 +103,9 @@ class Finding:
     source: tuple[SourceLine, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+    call: int | None = None
+    step: int | None = None
+    time: float | None = None
 
 
 def fingerprint(finding: Finding) -> str:

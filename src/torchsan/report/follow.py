@@ -93,7 +93,7 @@ def _state(recording: Reader) -> str:
     steps = len(recording.events("replica-step"))
     parts = [
         _age(recording),
-        seen_text(recording.coverage()),
+        seen_text(recording),
         count(calls, "timed call"),
         *([count(steps, "optimizer step")] if steps else []),
         severities_text(recording.findings()) or "no findings",

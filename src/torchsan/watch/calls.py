@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
 from torchsan.options import Calls, selects_call
-from torchsan.records import CallTimes, LaunchTime
+from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.watch.sampling import Sampler
 
 log = logging.getLogger(__name__)
 
 Failed = Callable[[CompiledProgram, str, Exception], None]
 """Told when a watch failed: on which program, which observer, how."""
+
+
+_running = threading.local()
+
+
+def current_call(graph: GraphRef) -> int | None:
+    """Which call of a graph, from 0, is running on this thread, if it is observed; None if none is."""
+    found: dict[GraphRef, int] = getattr(_running, "calls", {})
+    return found.get(graph)
+
+
+@contextmanager
+def _numbered(graph: GraphRef, number: int) -> Iterator[None]:
+    before: dict[GraphRef, int] = getattr(_running, "calls", {})
+    _running.calls = before | {graph: number}
+    try:
+        yield
+    finally:
+        _running.calls = before
 
 
 class ProbedProgram:
@@ -42,6 +64,7 @@ class ProbedProgram:
         self._failed = failed
         self._calls: Counter[tuple[int, ...]] = Counter()
         self._sized: tuple[int, ...] | None = None
+        self._total = 0
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
@@ -57,16 +80,18 @@ class ProbedProgram:
         sizes = tuple([args[n] for n in self._sized])
         call = self._calls[sizes]
         self._calls[sizes] = call + 1
+        number, self._total = self._total, self._total + 1
         watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
         if not watches:
             return self._original(args)
         running = ProbedCall(self._program, "call", self._probed, watches, self._failed)
-        try:
-            result = running.run(self._original, args)
-        except BaseException as e:
-            running.tell("close", e)
-            raise
-        running.tell("close", None)
+        with _numbered(self._program.ref, number):
+            try:
+                result = running.run(self._original, args)
+            except BaseException as e:
+                running.tell("close", e)
+                raise
+            running.tell("close", None)
         return result
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
@@ -175,20 +200,40 @@ class Timer(Observer):
 
     name = "times"
 
-    def __init__(self, writer: Recorder, calls: Calls, *, checked: bool) -> None:
-        """`calls` are those of each graph that are timed, and, if they are `checked`, looked at."""
+    def __init__(self, writer: Recorder, calls: Calls, *, checked: bool, sampler: Sampler | None = None) -> None:
+        """`calls` are those of each graph that are timed, and, if they are `checked`, looked at.
+
+        With a `sampler`, that knows which are looked at.
+        """
+        self._sampler = sampler
         self._writer = writer
         self._timed = calls
         self._checked = checked
         self._passed: Counter[str] = Counter()
+        self._seen: Counter[GraphRef] = Counter()
+        self._looked: Counter[GraphRef] = Counter()
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        if selects_call(self._timed, call):
+        ref = program.ref
+        wanted = selects_call(self._timed, call)
+        self._seen[ref] += 1
+        self._looked[ref] += wanted and self._checked
+        # Now and then, for a program that is killed; the final counts are recorded when the session ends.
+        if wanted or self._seen[ref].bit_count() == 1:
+            self._record(ref)
+        if wanted:
             return _TimedCall(self._writer, program, call)
         self._passed[program.record.label] += 1
         return None
 
+    def _record(self, ref: GraphRef) -> None:
+        checked = self._looked[ref] if self._sampler is None else self._sampler.calls_of(f"{ref.id} {ref.direction}")
+        count = CallCount(graph=ref.id, direction=ref.direction, seen=self._seen[ref], checked=checked)
+        self._writer.event("calls", count)
+
     def close(self) -> None:
+        for ref in self._seen:
+            self._record(ref)
         for label, count in self._passed.items() if self._checked else ():
             calls = "1 call" if count == 1 else f"{count} calls"
             those = f"the first {self._timed}" if isinstance(self._timed, int) else f"numbers {self._timed}"

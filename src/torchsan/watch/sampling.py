@@ -27,6 +27,8 @@ class _Program:
     looks: dict[int, int]
     """How often each launch was looked at."""
     calls: int = 0
+    looked: int = 0
+    """Calls of which something was looked at."""
     full: int = 0
     """Calls to come of which all launches are looked at."""
     costs: dict[int, float] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Sampler:
         """Looking at these launches took so long."""
         with self._lock:
             program = self._programs[key]
+            program.looked += 1
             for nth in launches:
                 program.looks[nth] += 1
                 program.costs[nth] = seconds / max(1, len(launches))
@@ -115,6 +118,10 @@ class Sampler:
         """Look at the whole of the next call of every program. Safe in a handler of a signal, so it takes no lock."""
         for program in tuple(self._programs.values()):
             program.full = 1
+
+    def calls_of(self, label: str) -> int:
+        """Of how many calls of a program something was looked at."""
+        return sum(program.looked for program in tuple(self._programs.values()) if program.label == label)
 
     @property
     def cost(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchsan.options import Calls
@@ -75,7 +76,7 @@ class StagesCheck(Observer):
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
 
     def _built(self, ladder: CompileStages) -> None:
-        from torchsan.checks.stages.plan import launches_users_kernels, writes_attributes
+        from torchsan.checks.stages.plan import writes_attributes
         from torchsan.checks.stages.watch import StagesWatch
 
         refs = self._refs.setdefault(id(ladder), {})
@@ -83,11 +84,6 @@ class StagesCheck(Observer):
         if not inductor:
             self._record(ladder, refs)
         label = next((f"graph {r.id}" for r in refs.values()), "a graph")
-        if launches_users_kernels(ladder):
-            # A graph runs on memory of its own, which nothing guards: a kernel that writes beyond it ends the job.
-            reason = "a Triton kernel of the user's own is not run a second time"
-            not_checked(self._writer, f"stages of {label}", reason)
-            return
         if writes_attributes(ladder.dynamo.snapshots[0].graph):
             # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
             self._writer.skipped(f"stages of {label}", "it writes tensors that it was not given but holds itself")
@@ -113,6 +109,7 @@ class StagesCheck(Observer):
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
+            unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
