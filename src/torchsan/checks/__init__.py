@@ -127,7 +127,9 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         observes=frozenset({Observed.CACHES}),
         kinds=frozenset({Kind.STALE_CACHE}),
         reproduction=Reproduction.COMPILED,
-        make=lambda options, collector: CacheCheck(collector, options.calls),
+        make=lambda options, collector: CacheCheck(
+            collector, len(options.calls) if isinstance(options.calls, tuple) else options.calls
+        ),
     ),
 }
 
