@@ -32,10 +32,11 @@ class Check(StrEnum):
     STAGES = "stages"
     METADATA = "metadata"
     MEMORY = "memory"
+    CACHE = "cache"
     KERNELS = "kernels"
 
 
-RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY)
+RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY, Check.CACHE)
 """Those that `run` makes; findings of `kernels` come from `check-kernel`."""
 
 
@@ -48,6 +49,7 @@ class Stage(StrEnum):
     JOINT_PASSES = "joint-passes"
     POST_GRAD_PASSES = "post-grad-passes"
     KERNEL = "kernel"
+    CACHE = "cache"
 
 
 class Kind(StrEnum):
@@ -67,6 +69,8 @@ class Kind(StrEnum):
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    REORDERED_EFFECT = "reordered-effect"
+    STALE_CACHE = "stale-cache"
     RACE = "race"
     CHEAT = "cheat"
 
