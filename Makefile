@@ -5,9 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Two workers, and one thread each: compiled tests are many small programs. A worker that dies ends the run: xdist
 # would start another, and may then wait for ever for tests that the dead one was to run.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help demo test test-all coverage lint house bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch test-matrix coverage lint house bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +36,17 @@ test-all: $(STAMP)  ## all tests, also those marked slow
 	@echo "== running all tests"
 	@$(PYTEST) -m ""
 
+# TORCH is a release of PyTorch; P=tests/planted runs a part. tools/torch_env.py says what an environment has of its own.
+test-torch: $(STAMP)  ## the tests with another PyTorch: TORCH=2.15.0
+	@test -n "$(TORCH)" || { echo "which PyTorch? make test-torch TORCH=2.15.0"; exit 2; }
+	@python=$$($(BIN)/python -m tools.torch_env $(TORCH)) && echo "== running the tests with PyTorch $(TORCH)" \
+		&& $$python -m pytest $(WORKERS) $(P)
+
+test-matrix: $(STAMP)  ## the tests with each PyTorch that is supported
+	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
+		$(MAKE) --no-print-directory test-torch TORCH=$$torch || failed="$$failed $$torch"; \
+	done; test -z "$$failed" || { echo "== failed with PyTorch$$failed"; exit 1; }
+
 # Coverage makes everything slower, so that this is not what `make test` runs. P=tests/records measures a part.
 coverage: $(STAMP)  ## how much of the code the tests run, processes that they start included
 	@$(PYTEST) --cov --cov-report=term --cov-report=html:docs/_build/coverage $(P)
@@ -60,4 +72,4 @@ docs: $(STAMP)  ## the documentation, into docs/_build
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"
 
 clean:  ## remove what the above made
-	rm -rf .venv dist docs/_build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs dist docs/_build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
