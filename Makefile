@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help demo test test-all test-torch test-matrix coverage lint house bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch test-matrix coverage lint house found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,13 @@ bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four 
 
 release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
 	@$(BIN)/python tools/release_check.py
+
+found-bugs: $(STAMP)  ## which PyTorch has which bug, into docs/found-bugs.md
+	@$(BIN)/python -m tools.found_bugs && echo "== wrote docs/found-bugs.md"
+
+goldens: $(STAMP)  ## the programs that each PyTorch generates, into tests/data/wrappers
+	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
+		python=$$($(BIN)/python -m tools.torch_env $$torch) && $$python -m tools.golden_wrappers || exit 1; done
 
 docs: $(STAMP)  ## the documentation, into docs/_build
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"

@@ -1,8 +1,8 @@
 """Makes an environment with another PyTorch for the tests (`make test-torch TORCH=2.15.0`), and prints its Python.
 
-`.venvs/<version>` holds that PyTorch and the Triton that it asks for; everything else is `.venv`'s own. PyTorch's builds
-on the package index are for CUDA, and do not load without its libraries, though nothing here calls them: 2.5 GB that
-all environments share, in `.venvs/libraries`. The version that `constraints.txt` pins is `.venv` itself.
+`.venvs/<version>` holds that PyTorch and the Triton that it asks for; everything else is `.venv`'s own. PyTorch's
+builds on the package index are for CUDA, and do not load without its libraries, though nothing here calls them: 3 GB
+that all environments share, in `.venvs/libraries`. The version that `constraints.txt` pins is `.venv` itself.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchsan.canary import Beside
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
@@ -100,14 +101,14 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
         return _run_without_recording(command, str(e))
     shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _trial_server() if options.repro else nullcontext() as server:
+    with _trial_server() if options.repro else nullcontext() as server, closing(Beside(options.check)) as canary:
         start = _Start()
         with supervised(
             _child_command(str(folder), start, command), progress.show if progress else None, inherited=start.inherited
         ) as program:
             if progress is not None:
                 progress.close()
-            finalize(folder, program)
+            finalize(folder, program, canary.finish())
             sent = shipper is not None and shipper.finish()
             try:
                 status = _report(folder, options, exports, program, url if sent else None, started=start.seen())

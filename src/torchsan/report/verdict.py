@@ -9,6 +9,9 @@ from enum import StrEnum
 from torchsan.recording import Reader
 from torchsan.records import CallTimes, Check, Severity, decode
 
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+"""Keeps oneDNN's bfloat16 matmuls from the AMX instructions, which some virtual machines offer and do not run."""
+
 
 class Status(StrEnum):
     """The outcome in one word, as in JSON."""
@@ -53,7 +56,7 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
     if recording.events("stopped"):
         return ("torchsan ended the program at the first error, as --fail-fast asks",)
     if program.signal is not None:
-        reasons.append(f"the program died of {signal_name(program.signal)}")
+        reasons.append(f"the program died of {signal_name(program.signal)}{_about(program.signal)}")
     elif program.exit:
         reasons.append(f"the program failed with exit status {program.exit}")
     if recording.degraded is not None:
@@ -86,6 +89,17 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
             n = len(graph.kernels)
             kernels = "its kernel" if n == 1 else f"its {n} kernels"
             yield f"graph {graph.label}: no buffer of {kernels} was checked"
+
+
+def _about(number: int) -> str:
+    """What may be behind a signal, if that is known."""
+    if signal_name(number) != "SIGILL":
+        return ""
+    setting = " ".join(f"{name}={value}" for name, value in WITHOUT_AMX.items())
+    return (
+        ", an instruction that this processor does not run; if it was a bfloat16 matmul (`torchsan doctor` tries one), "
+        f"set {setting}"
+    )
 
 
 def signal_name(number: int) -> str:

@@ -185,6 +185,11 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     ("repro", "compile with the program's settings", {"torch._inductor.config": "_config; _is_default(name)"}),
+    (
+        "canary",
+        "plant faults that the checks must find",
+        {"torch._inductor.graph": "GraphLowering.codegen(self)", "torch._inductor.config": "post_grad_custom_pre_pass"},
+    ),
     ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
 )
 """Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""
