@@ -47,6 +47,7 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
     With another `cpu_backend`, only what asks for Triton itself is compiled to it.
     """
     import torch._inductor.config as config
+    from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     builder = interpreter.InterpreterBuilder
@@ -74,6 +75,12 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
         for name, function in _libdevice():
             enter(patch.object(libdevice, name, function))
         enter(patch.object(CachingAutotuner, "run", _run))
+        options = getattr(triton_helpers, "get_backend_options_for_target", None)
+        if (
+            options is not None
+        ):  # Since 2.15 Inductor asks for those of its own device, for which Triton has no backend.
+            gpu = GPUTarget("cuda", 90, 32)
+            enter(patch.object(triton_helpers, "get_backend_options_for_target", lambda target: options(gpu)))
         # In this process and not from a cache: neither a worker nor an artifact knows of the above.
         enter(config.patch(cpu_backend=cpu_backend, compile_threads=1, fx_graph_cache=False))
         yield
@@ -93,15 +100,14 @@ def templates() -> Iterator[None]:
         "make_benchmark_fn": classmethod(lambda cls, choices, *a, **k: lambda *_, **__: times(choices)),
         "make_precompile_fn": lambda self, *a, **k: lambda: None,
     }
-    settings = {
-        "max_autotune_gemm": True,
-        "max_autotune_gemm_backends": "TRITON,ATEN",
-        "benchmark_epilogue_fusion": False,
-    }
+    timing = (
+        "benchmark_template_fusion" if hasattr(config, "benchmark_template_fusion") else "benchmark_epilogue_fusion"
+    )
+    settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON,ATEN", timing: False}
     with ExitStack() as stack:
         for name, function in changes.items():
             stack.enter_context(patch.object(AlgorithmSelectorCache, name, function))
-        stack.enter_context(config.patch({**settings, "benchmark_epilogue_fusion": False}))
+        stack.enter_context(config.patch(settings))
         yield
 
 

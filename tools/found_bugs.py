@@ -15,7 +15,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tools.torch_env import MATRIX, ROOT, make
 

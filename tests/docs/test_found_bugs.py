@@ -42,9 +42,7 @@ def test_columns_are_written_over_those_that_are_there() -> None:
     page = "# Bugs\n\n| what | reproducer |\n| --- | --- |\n| `a` of two words | `a(1)` |\n| b | `b()` |\n"
     first = found_bugs.with_columns(page, {"2.12": {"a(1)": True, "b()": False}})
     assert found_bugs.reproducers(first) == ["a(1)", "b()"]
-    again = found_bugs.with_columns(
-        first, {"2.12": {"a(1)": True, "b()": True}, "2.13": {"a(1)": False, "b()": True}}
-    )
+    again = found_bugs.with_columns(first, {"2.12": {"a(1)": True, "b()": True}, "2.13": {"a(1)": False, "b()": True}})
     assert again == (
         "# Bugs\n\n| what | 2.12 | 2.13 | reproducer |\n| --- | --- | --- | --- |\n"
         "| `a` of two words | yes | – | `a(1)` |\n| b | yes | yes | `b()` |\n"
