@@ -31,6 +31,9 @@ def run(script: Path, folder: Path) -> dict[str, Any]:
 def test_a_case_is_reported_as_expected(name: str, tmp_path: Path) -> None:
     expected = EXPECTED[name]
     report = run(CASES / name, tmp_path)
+    for finding in report["findings"]:
+        named = finding["nodes"] and finding["ops"] and finding["source"]
+        assert named or finding["check"] not in ("values", "stages") or finding["evidence"]["unnamed"], finding
     if not expected["kind"] or ("fixed_in" in expected and is_fixed(expected["fixed_in"])):
         assert report["status"] == "clean"
         assert not [f for f in report["findings"] if f["severity"] == "error"]

@@ -8,6 +8,7 @@ import pytest
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch, When, parse_options, resolve_options
 from torchsan.records import Check, decode, encode
+from torchsan.records.suppression import Suppression
 
 
 def resolve(tmp_path: Path, flags: dict[str, Any] | None = None, variable: str = "", pyproject: str = "") -> Options:
@@ -116,3 +117,47 @@ def test_kernels_are_selected_by_globs(globs: tuple[str, ...], selected: str) ->
 def test_options_survive_the_manifest() -> None:
     options = Options(check=(Check.MEMORY,), kernels=("a", "!b"), calls=None, max_bytes=5, out="x", quiet=True)
     assert decode(Options, encode(options)) == options
+
+
+def test_suppressions_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.torchsan]\nwatch = "print"\n')
+    (tmp_path / "torchsan.toml").write_text(
+        'calls = 3\n[[suppress]]\nkind = "wrong-values"\nreason = "known"\nexpires = 2027-03-01\n'
+    )
+    options = resolve_options({}, {}, tmp_path)
+    assert options.calls == 3
+    assert options.watch == "off"  # The nearest file is the only one.
+    assert options.suppress == (Suppression(kind="wrong-values", reason="known", expires="2027-03-01"),)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('kind = "wrong-values"', "needs a reason"),
+        ('reason = "all of them"', "needs one of kind"),
+        ('kind = "wrong-vales"\nreason = "x"', "did you mean 'wrong-values'"),
+        ('kinds = "wrong-values"\nreason = "x"', "did you mean 'kind'"),
+        ('kind = "wrong-values"\nreason = "x"\nexpires = "soon"', "expected a date"),
+    ],
+)
+def test_a_suppression_that_means_nothing_is_refused(tmp_path: Path, table: str, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[[tool.torchsan.suppress]]\n{table}\n")
+    with pytest.raises(UsageError, match=said):
+        resolve_options({}, {}, tmp_path)
+
+
+def test_a_baseline_is_the_report_of_an_earlier_run(tmp_path: Path) -> None:
+    report = tmp_path / "known.json"
+    report.write_text('{"findings": [{"fingerprint": "0123"}, {"fingerprint": "0123"}]}')
+    options = resolve_options({"baseline": str(report)}, {}, tmp_path)
+    assert options.suppress == (Suppression(id="0123", reason="in the baseline", baseline=True),)
+    for text in ("", "[]", '{"findings": [{}]}'):
+        report.write_text(text)
+        with pytest.raises(UsageError, match="is no report"):
+            resolve_options({"baseline": str(report)}, {}, tmp_path)
+
+
+@pytest.mark.parametrize("value", ["256", "-1", "x", True])
+def test_an_exit_code_is_one_byte(value: object) -> None:
+    with pytest.raises(UsageError, match="from 0 to 255"):
+        parse_options("flags", {"exit-code": value})

@@ -1,8 +1,8 @@
 """Runs every reproducer of docs/found-bugs.md with every PyTorch, and writes what it shows into the page
 (`make found-bugs`; about ten minutes).
 
-A table whose last column is `reproducer` gets a column for each release: `yes` where torchsan reports the bug, `–` where
-it does not, because that PyTorch does not have it. A reproducer is a line of Python, or a file of `tests/cases`.
+A table whose last column is `reproducer` gets a column for each release: `yes` where torchsan reports the bug, `–`
+where it does not, because that PyTorch does not have it. A reproducer is a line of Python, or a file of `tests/cases`.
 """
 
 from __future__ import annotations

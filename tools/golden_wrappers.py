@@ -1,7 +1,7 @@
 """Writes the wrappers that a PyTorch generates for some programs to `tests/data/wrappers/<release>` (`make goldens`).
 
-`tests/torch_internals/wrapper/test_parse.py` parses those of every release, without PyTorch. Run it with the Python of an
-environment of that release. Machine paths, and the kernels' C++ below their signatures, are left out.
+`tests/torch_internals/wrapper/test_parse.py` parses those of every release, without PyTorch. Run it with the Python of
+an environment of that release. Machine paths, and the kernels' C++ below their signatures, are left out.
 """
 
 from __future__ import annotations

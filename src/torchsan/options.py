@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from torchsan.errors import UsageError
-from torchsan.records.finding import Check
+from torchsan.records.finding import Check, Kind
+from torchsan.records.suppression import Suppression
 
 VARIABLE = "TORCHSAN_OPTIONS"
 OF_A_SESSION = ("check", "watch", "kernels", "when", "out", "calls", "max_bytes", "no_guards")
@@ -52,6 +54,9 @@ class Options:
     out: str | None = None
     json: str | None = None
     html: str | None = None
+    sarif: str | None = None
+    markdown: str | None = None
+    junit: str | None = None
     perfetto: str | None = None
     calls: int | None = 2
     """How many calls of each compiled graph are checked; None means all."""
@@ -61,6 +66,13 @@ class Options:
     repro: bool = False
     fail_fast: bool = False
     quiet: bool = False
+    verbose: bool = False
+    github: bool = False
+    exit_code: int = 1
+    """The exit status of a run with findings of severity `error`."""
+    baseline: str | None = None
+    suppress: tuple[Suppression, ...] = ()
+    """Findings that do not count, from the files and from `baseline`."""
 
     def selects(self, kernel: str) -> bool:
         """Return whether `kernels` selects the kernel of this name; the last glob that matches decides."""
@@ -88,25 +100,45 @@ def parse_options(source: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_options(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path) -> Options:
     """Return the options for a run in `cwd`: flags over the variable over the nearest pyproject.toml upwards."""
-    merged = _from_pyproject(cwd)
+    merged = _from_file(cwd)
     merged |= parse_options(VARIABLE, _split_variable(environ.get(VARIABLE, "")))
     merged |= parse_options("the command line", flags)
+    if merged.get("baseline") is not None:
+        merged["suppress"] = (*merged.get("suppress", ()), *_known(merged["baseline"]))
     return Options(**merged)
 
 
-def _from_pyproject(cwd: Path) -> dict[str, Any]:
+def _from_file(cwd: Path) -> dict[str, Any]:
+    """Return what the nearest `torchsan.toml` or `pyproject.toml` upwards says; the first wins in the same folder."""
     for folder in (cwd, *cwd.parents):
-        file = folder / "pyproject.toml"
-        if not file.is_file():
-            continue
-        try:
-            table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("torchsan", {})
-        except (OSError, ValueError, AttributeError) as e:
-            raise UsageError(f"cannot read {file}: {e}", slug="bad-option") from e
-        if not isinstance(table, dict):
-            raise UsageError(f"{file}: [tool.torchsan] is not a table", slug="bad-option")
-        return parse_options(f"[tool.torchsan] of {file}", table)
+        for name, heading in (("torchsan.toml", ()), ("pyproject.toml", ("tool", "torchsan"))):
+            file = folder / name
+            if not file.is_file():
+                continue
+            try:
+                table: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+                for key in heading:
+                    table = table.get(key, {})
+            except (OSError, ValueError, AttributeError) as e:
+                raise UsageError(f"cannot read {file}: {e}", slug="bad-option") from e
+            if not isinstance(table, dict):
+                raise UsageError(f"{file}: [tool.torchsan] is not a table", slug="bad-option")
+            return parse_options(f"[tool.torchsan] of {file}" if heading else str(file), table)
     return {}
+
+
+def _known(baseline: str) -> Iterator[Suppression]:
+    """The findings of an earlier report, as suppressions."""
+    try:
+        findings = json.loads(Path(baseline).read_text(encoding="utf-8"))["findings"]
+        prints = {finding["fingerprint"]: None for finding in findings}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        raise UsageError(
+            f"--baseline {baseline} is no report that `torchsan run --json` wrote: {type(e).__name__}: {e}",
+            slug="bad-option",
+        ) from e
+    for name in prints:
+        yield Suppression(id=str(name), reason="in the baseline", baseline=True)
 
 
 def _split_variable(text: str) -> dict[str, str]:
@@ -214,7 +246,42 @@ def _bool(source: str, name: str, value: Any) -> bool:
     return _BOOLS[key]
 
 
-_PATHS = ("out", "json", "html", "perfetto")
+_SELECTORS = ("kind", "check", "op", "kernel", "source", "id")
+
+
+def _suppressions(source: str, name: str, value: Any) -> tuple[Suppression, ...]:
+    if not isinstance(value, list | tuple):
+        _refuse(source, name, value, "expected tables: [[suppress]] in torchsan.toml")
+    return tuple(s if isinstance(s, Suppression) else _suppression(source, name, s) for s in value)
+
+
+def _suppression(source: str, name: str, table: Any) -> Suppression:
+    if not isinstance(table, dict):
+        _refuse(source, name, table, "expected a table")
+    given: dict[str, Any] = {str(key): str(value) for key, value in table.items()}
+    for key in given:
+        if key not in (*_SELECTORS, "reason", "expires"):
+            _unknown(source, "key of suppress", key, (*_SELECTORS, "reason", "expires"))
+    if not given.get("reason", "").strip():
+        _refuse(source, name, table, "a suppression needs a reason")
+    if not set(given) & set(_SELECTORS):
+        _refuse(source, name, table, f"a suppression needs one of {', '.join(_SELECTORS)}")
+    for key, allowed in (("kind", list(Kind)), ("check", list(Check))):
+        if key in given and given[key] not in allowed:
+            _unknown(source, key, given[key], allowed)
+    if "expires" in given and not re.fullmatch(r"\d{4}-\d\d-\d\d", given["expires"]):
+        _refuse(source, "expires", given["expires"], "expected a date such as 2027-03-01")
+    return Suppression(**given)
+
+
+def _status(source: str, name: str, value: Any) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) > 255:
+        _refuse(source, name, value, "expected an exit status from 0 to 255")
+    return int(text)
+
+
+_PATHS = ("out", "json", "html", "sarif", "markdown", "junit", "perfetto", "baseline")
 _PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
     "check": _checks,
     "watch": _one_of(Watch),
@@ -227,4 +294,8 @@ _PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
     "repro": _bool,
     "fail_fast": _bool,
     "quiet": _bool,
+    "verbose": _bool,
+    "github": _bool,
+    "exit_code": _status,
+    "suppress": _suppressions,
 }

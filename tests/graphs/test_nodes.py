@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 import torch.fx
 
-from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
+from torchsan.graphs.nodes import graph_nodes, names_of, operator_name, source_lines, why_unnamed
 from torchsan.records import Direction, GraphId, GraphRef
 from torchsan.torch_internals import LoweredGraph
 
@@ -38,6 +40,23 @@ def test_without_a_trace_the_module_is_the_line() -> None:
     del y.meta["stack_trace"]
     (line,) = source_lines([y])
     assert line.code == "ReLU.forward"
+
+
+def test_a_finding_is_named_by_what_computes_its_nodes_and_by_the_nearest_line() -> None:
+    graph = module().graph
+    _, y, output = graph.nodes
+    with graph.inserting_before(output):
+        both = graph.call_function(torch.ops.aten.sort.default, (y,))
+        order = graph.call_function(operator.getitem, (both, 1))
+        order.meta["original_aten"] = torch.ops.aten.argsort.default
+    names = names_of([order])
+    assert (names["nodes"], names["ops"]) == (("getitem",), ("aten.sort.default",))
+    assert [line.line for line in names["source"]] == [7]
+    assert names_of([order], decomposed=True)["ops"] == ("aten.sort.default", "aten.argsort.default")
+    assert why_unnamed(names) is None
+    del y.meta["stack_trace"], y.meta["nn_module_stack"]
+    assert "no line of the program" in str(why_unnamed(names_of([order])))
+    assert "no graph" in str(why_unnamed(names_of([])))
 
 
 def test_the_nodes_of_a_graph_share_their_lines() -> None:

@@ -120,6 +120,33 @@ def test_a_pass_that_makes_an_output_alias_an_input_is_named() -> None:
     assert (finding.stage, finding.pass_) == (Stage.JOINT_PASSES, "joint_custom_post_pass")
 
 
+def narrow(node: torch.fx.Node) -> None:
+    with node.graph.inserting_after(node):
+        narrower = node.graph.call_function(torch.ops.prims.convert_element_type.default, (node, torch.bfloat16))
+    narrower.meta["val"] = node.meta["val"].to(torch.bfloat16)
+    node.replace_all_uses_with(narrower, delete_user_cb=lambda user: user is not narrower)
+
+
+@pytest.mark.parametrize(("name", "stage"), [(p[0], p[2]) for p in PASSES[1::2]])
+def test_a_pass_that_changes_the_dtype_of_an_output_is_named(name: str, stage: Stage) -> None:
+    (finding,) = found(call_scale, **{name: edit(aten.sub.Tensor, narrow)})
+    assert (finding.kind, finding.stage, finding.pass_) == (Kind.METADATA_MISMATCH, stage, name)
+    assert "output 0 is bfloat16[8], not float32[8]" in finding.message
+    assert finding.ops == ("prims.convert_element_type.default",)
+    assert finding.source[0].code == "return x - y * 0.5, x.clone()"
+
+
+def test_a_wrong_kernel_that_nothing_else_looks_at_is_named_by_its_line() -> None:
+    def program() -> None:
+        torch.compile(lambda x: x.sin().relu())(torch.randn(8, 8))
+
+    config = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}
+    (finding,) = found(program, **config)
+    assert (finding.kind, finding.stage, finding.kernel) == (Kind.WRONG_VALUES, Stage.KERNEL, None)
+    assert "aten.relu.default" in finding.ops
+    assert finding.source[0].code == "torch.compile(lambda x: x.sin().relu())(torch.randn(8, 8))"
+
+
 def test_passes_that_change_nothing_that_matters_are_not_named() -> None:
     names = [p[0] for p in PASSES]
     assert found(call_scale, pre_grad_custom_pass=nothing, **dict.fromkeys(names, nothing)) == []

@@ -385,6 +385,21 @@ def graph_breaks() -> None:
 
 
 @clean
+def gradients_through_two_graphs() -> None:
+    # The first graph returns the scale twice, as it is and broadcast: one gradient comes back for both.
+    weight, scale = torch.randn(4, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+
+    @torch.compile
+    def loss(x: Tensor, action: Tensor) -> Any:
+        policy = torch.distributions.Normal(x @ weight, scale.expand(len(x), 1).exp())
+        likelihood = policy.log_prob(action).sum()
+        torch._dynamo.graph_break()
+        return likelihood - 0.5 * policy.entropy().mean()
+
+    loss(torch.randn(8, 4), torch.randn(8, 1)).backward()
+
+
+@clean
 def control_flow() -> None:
     @torch.compile
     def run(x: Tensor) -> Any:

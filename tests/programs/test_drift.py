@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -90,6 +91,25 @@ def test_a_name_that_was_renamed_turns_off_the_check_that_needs_it(
     assert verdict(recording).status == "incomplete"
     skipped = [f"{s.what}: {s.reason}" for s in recording.coverage().skipped]
     assert any(all(part in line for part in reasons) for line in skipped), skipped
+
+
+@pytest.mark.slow
+def test_code_from_a_cache_that_is_read_in_another_place_is_said_to_be_unobserved(tmp_path: Path) -> None:
+    reads = ("local = should_use_local_autograd_cache()", "local = True", "torch._functorch.")
+    (tmp_path / "program.py").write_text(RENAME.format(rename=reads))
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(torchsan.__file__).parents[1]),
+        "TORCHSAN_OPTIONS": "",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0",
+    }
+    torchsans = ["-m", "torchsan", "run", "--json", "report.json"]
+    for words, status in (([], 0), (torchsans, 4)):
+        command = [sys.executable, *words, "program.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
+        assert (done.stdout, done.returncode) == ("[1.0, 3.0]\n", status), done.stderr
+    assert "its code came from a cache of compiled code, which torchsan could not bypass" in done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["status"] == "incomplete"
 
 
 def other_signature(original: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ EVERY_DAY = {
     "inputs_mutated_in_place",
     "dynamic_shapes",
     "graph_breaks",
+    "gradients_through_two_graphs",
     "jagged_tensors",
     "control_flow",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsan.reference.arithmetic import Nudger
+from torchsan.reference.arithmetic import Arithmetic, Nudger, Operators
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 
@@ -69,3 +69,14 @@ def test_copies_and_fills_stay_as_they_are() -> None:
     assert torch.equal(Nudger(1).result(torch.ops.aten.copy_.default, (y, x), {}), x)
     assert Nudger(1).result(torch.ops.aten.fill_.Scalar, (y, 3.0), {}).unique().tolist() == [3.0]
     assert not torch.equal(Nudger(1).result(torch.ops.aten.mul_.Tensor, (y, x), {}), 3 * x)
+
+
+@pytest.mark.parametrize("arithmetic", [Arithmetic.BFLOAT16, Arithmetic.TF32, Arithmetic.CONTIGUOUS])
+def test_what_a_custom_operator_returns_of_its_input_stays_that_memory(arithmetic: Arithmetic) -> None:
+    with torch.library._scoped_library("torchsan_tests_narrow", "DEF") as library:
+        library.define("same(Tensor x) -> Tensor")
+        library.impl("same", lambda x: x.view(x.shape), "CPU")
+        same = torch.ops.torchsan_tests_narrow.same.default
+        x = torch.randn(4, 3).t()
+        result = Operators(arithmetic, 0, lambda *_: None).call(same, (x,), {}, lambda: ((x,), {}))
+        assert result.data_ptr() == x.data_ptr()

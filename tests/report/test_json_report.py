@@ -9,6 +9,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Kind, Severity
+from torchsan.records.finding import fingerprint
 from torchsan.report.json_report import as_json, report_schema
 
 
@@ -62,6 +63,8 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
         "source": [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}],
         "message": "the kernel computes other values than eager",
         "evidence": {"worst": "NaN", "text": "\x1b[31mred\ud800"},
+        "fingerprint": fingerprint(finding()),
+        "suppressed": None,
     }
     assert set(second) == set(first)
     assert second["graph"] is None

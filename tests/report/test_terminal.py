@@ -7,8 +7,10 @@ import pytest
 
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
+from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Direction, SourceLine
+from torchsan.records import Direction, Severity, SourceLine
+from torchsan.records.suppression import Suppression
 from torchsan.report.perfetto import as_trace
 from torchsan.report.terminal import print_report
 
@@ -149,3 +151,39 @@ def test_a_text_of_many_lines_is_not_shown_whole(writer: Writer) -> None:
     writer.finding(finding(message=many, evidence={"x": many}))
     writer.finding(finding(evidence={"text": ["line"] * 100_000}))
     assert len(shown(finished(writer), everything=True).splitlines()) < 20_000
+
+
+def brief(recording: Reader) -> str:
+    stream = io.StringIO()
+    print_report(recording, stream, verbose=False)
+    return stream.getvalue()
+
+
+def test_a_clean_run_is_one_line(writer: Writer) -> None:
+    writer.graph(graph(kernels=30))
+    text = brief(finished(writer))
+    assert text.count("\n") == 1
+    assert text.startswith("torchsan: clean: 30 kernels in 1 graph")
+    assert "recording: run" in text
+
+
+def test_only_kernels_beside_the_culprit_are_shown_and_no_notes(writer: Writer) -> None:
+    writer.graph(graph(kernels=90))
+    writer.finding(finding(kernel="cpp_fused_relu_55"))
+    writer.finding(finding(Severity.NOTE, message="too small to tell"))
+    text = brief(finished(writer))
+    shown = [word for word in text.split() if word.startswith("cpp_fused_relu_") and not word.endswith(",")]
+    assert shown == [f"cpp_fused_relu_{n}" for n in range(53, 58)]
+    assert "too small to tell" not in text
+    assert "1 error, 1 note" in text
+
+
+def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) -> None:
+    writer.close()
+    known = Options(suppress=(Suppression(kernel="*", reason="reported upstream"),))
+    other = Writer.create("other", command=["script.py"], options=known)
+    other.graph(graph())
+    other.finding(finding())
+    recording = finished(other)
+    assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
+    assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)

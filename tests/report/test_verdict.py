@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.samples import finding, graph
+from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Severity
+from torchsan.records.suppression import Suppression
 from torchsan.report import verdict
+from torchsan.report.verdict import idle_suppressions
 
 
 def outcome(
@@ -77,3 +80,36 @@ def test_a_recording_with_gaps_is_incomplete(tmp_path: Path) -> None:
 def test_torchsans_own_failure_has_its_status(tmp_path: Path, status: int) -> None:
     event: tuple[str, dict[str, object]] = ("failed", {"message": "no", "status": status, "slug": "x"})
     assert outcome(tmp_path, Program(exit=status), event=event) == ("incomplete", status)
+
+
+def recorded(folder: Path, *suppress: Suppression, severity: Severity = Severity.ERROR) -> Reader:
+    writer = Writer.create(folder, command=[], options=Options(suppress=suppress))
+    writer.graph(graph(kernels=1))
+    writer.finding(finding(severity))
+    writer.close()
+    finalize(writer.path, OK)
+    return Reader(writer.path)
+
+
+def test_what_is_suppressed_has_no_part_in_the_verdict(tmp_path: Path) -> None:
+    known = Suppression(kind="wrong-values", reason="known")
+    assert verdict(recorded(tmp_path / "one", known)).status == "clean"
+    other = recorded(tmp_path / "two", Suppression(kind="non-finite", reason="known"))
+    assert verdict(other).status == "findings"
+    assert list(idle_suppressions(other)) == ["a suppression fits no finding of this run: kind non-finite (known)"]
+
+
+def test_a_suppression_that_has_expired_is_told_and_does_not_count(tmp_path: Path) -> None:
+    old = recorded(tmp_path / "run", Suppression(kind="wrong-values", reason="known", expires="2020-01-01"))
+    assert verdict(old).status == "findings"
+    assert "expired on 2020-01-01" in next(idle_suppressions(old))
+
+
+def test_nobody_is_told_of_a_baseline_that_is_not_needed(tmp_path: Path) -> None:
+    known = Suppression(id="0" * 16, reason="in the baseline", baseline=True)
+    assert not list(idle_suppressions(recorded(tmp_path / "run", known)))
+
+
+def test_findings_can_end_with_another_status(tmp_path: Path) -> None:
+    assert verdict(recorded(tmp_path / "one")).exit_as(86) == 86
+    assert verdict(recorded(tmp_path / "two", severity=Severity.WARNING)).exit_as(86) == 0

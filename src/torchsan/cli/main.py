@@ -16,7 +16,7 @@ from torchsan._version import __version__
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
-_COMMANDS = ("run", "report", "values", "diff", "repro", "ops", "check-package", "store", "doctor")
+_COMMANDS = ("run", "report", "values", "diff", "repro", "ops", "check-package", "store", "open", "explain", "doctor")
 _EPILOG = """\
 examples:
   torchsan run train.py --epochs 1      run a program, check everything, report
@@ -28,6 +28,8 @@ examples:
   torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
   torchsan check-package model.pt2      check what AOTInductor built
+  torchsan open torchsan-runs/…         the report as a page in the browser
+  torchsan explain wrong-values         what a kind of finding means, and what to do
   torchsan doctor                       what works on this machine
 
 exit status of run, report and diff:

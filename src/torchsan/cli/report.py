@@ -10,8 +10,10 @@ from pathlib import Path
 
 from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
+from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
-from torchsan.report import EXPORTERS, Exports, add_export_flags
+from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
+from torchsan.report.github import tell_github
 from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
 
@@ -34,22 +36,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
     parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
+    parser.add_argument("--exit-code", metavar="N", default="1", help="exit with N instead of 1 for errors found")
+    parser.add_argument("--github", action="store_true", help="also write annotations for GitHub Actions to stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
     exports = Exports(EXPORTERS, args)
+    found: int = parse_options("the command line", {"exit-code": args.exit_code})["exit_code"]
     with local_copy(args.recording) as folder:
         url = args.recording if is_url(args.recording) else None
         if rank_folders(folder):
-            return _run_ranks(folder, url, args)
+            return _run_ranks(folder, url, args).exit_as(found)
         recording = Reader(as_recording(folder))
         recording.place = url
         exports.write(recording)
         if not exports.to_stdout:
             _print(recording, args)
-        return verdict(recording).exit
+        if args.github:
+            tell_github(recording, sys.stdout)
+        return verdict(recording).exit_as(found)
 
 
 def _print(recording: Reader, args: argparse.Namespace) -> None:
@@ -61,7 +68,7 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
 
 
-def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> int:
+def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> Verdict:
     from torchsan.report.ranks import RANKS_EXPORTERS, open_ranks, print_ranks
 
     ranks = open_ranks(folder, url)
@@ -73,4 +80,4 @@ def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> int:
     exports.write(ranks)
     if not exports.to_stdout:
         print_ranks(ranks, sys.stdout, quiet=args.quiet)
-    return ranks.verdict.exit
+    return ranks.verdict

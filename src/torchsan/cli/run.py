@@ -24,7 +24,7 @@ from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
 from torchsan.recording.folder import MANIFEST, NoSpaceError, create_place, remove_folder
 from torchsan.records import Check
-from torchsan.report import EXPORTERS, Exports, add_export_flags, verdict
+from torchsan.report import EXPORTERS, Exports, Status, Verdict, add_export_flags, verdict
 from torchsan.report.findings import clean
 from torchsan.session import ship
 
@@ -35,7 +35,7 @@ LAUNCHED = "TORCHSAN_LAUNCHED"
 """Set for ranks that torchsan has launched: they leave the report to it."""
 
 _LAUNCHER = "torch.distributed.run"
-_NOT_FOR_RANKS = {"out", "quiet", "repro", *(e.name for e in EXPORTERS)}
+_NOT_FOR_RANKS = {"out", "quiet", "verbose", "github", "exit_code", "repro", *(e.name for e in EXPORTERS)}
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -64,7 +64,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
     flag("--repro", action="store_true", default=None, help="make a reproducer of the first error")
     flag("--fail-fast", action="store_true", default=None, help="stop at the first finding of severity error")
+    flag("--baseline", metavar="FILE", help="the JSON of an earlier run: what it found does not count")
     flag("--quiet", action="store_true", default=None, help="findings and verdict only")
+    flag("--verbose", action="store_true", default=None, help="also list kernels, memory and what was not checked")
+    flag("--github", action="store_true", default=None, help="annotations for GitHub Actions, where it is automatic")
+    flag("--exit-code", metavar="N", help="exit with N instead of 1 for findings of severity error")
     flag("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
     flag("program", nargs=argparse.REMAINDER, metavar="SCRIPT", help="run a script")
     parser.set_defaults(run=run)
@@ -76,7 +80,7 @@ FLAGS = tuple("--" + name.replace("_", "-") for name in _NAMES)
 
 def run(args: argparse.Namespace) -> int:
     """Run the program and return the status of the contract."""
-    given = {name: value for name in _NAMES if (value := getattr(args, name)) is not None}
+    given = {name: value for name in _NAMES if (value := getattr(args, name, None)) is not None}
     options = resolve_options(given, os.environ, Path.cwd())
     command = _command(args)
     exports = Exports(EXPORTERS, options)
@@ -87,13 +91,13 @@ def run(args: argparse.Namespace) -> int:
     if rank is not None:
         options = _of_rank(options, rank)
         exports = Exports(EXPORTERS, options)
-    status, program = _run_recorded(command, options, exports)
+    outcome, program = _run_recorded(command, options, exports)
     # A launcher ends all ranks when one exits with another status: what was found must not stop the job.
-    return status if rank is None else program.status or 0
+    return outcome.exit_as(options.exit_code) if rank is None else program.status or 0
 
 
-def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]) -> tuple[int, Program]:
-    """Run the program to its end with a recording, and report; return the status of the contract, and the program."""
+def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]) -> tuple[Verdict, Program]:
+    """Run the program to its end with a recording, and report; return the verdict, and the program."""
     url = options.out if is_url(options.out) else None
     try:
         folder = create_folder(None if url else options.out, command=command, options=options)
@@ -111,16 +115,20 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
             finalize(folder, program, canary.finish())
             sent = shipper is not None and shipper.finish()
             try:
-                status = _report(folder, options, exports, program, url if sent else None, started=start.seen())
+                outcome = _report(folder, options, exports, program, url if sent else None, started=start.seen())
             except UsageError:
                 if shipper is not None:
                     shipper.discard()
                 raise
-        if server and status == 1:
+        if server and outcome.status is Status.FINDINGS:
             _reproduce(folder, options, server)
     if sent:
         remove_folder(folder)
-    return status, program
+    return outcome, program
+
+
+def _unrecorded(program: Program) -> Verdict:
+    return Verdict(status=Status.INCOMPLETE, exit=program.status or 4)
 
 
 class _Start:
@@ -140,14 +148,14 @@ class _Start:
             return stream.read(1) == b"1"
 
 
-def _run_without_recording(command: list[str], reason: str) -> tuple[int, Program]:
+def _run_without_recording(command: list[str], reason: str) -> tuple[Verdict, Program]:
     """Run the program where nothing can be recorded: that is no reason not to run it."""
     sys.stderr.write(f"torchsan: nothing is recorded and nothing checked: {clean(reason)}; the program runs without\n")
     start = _Start()
     with supervised(_child_command("", start, command), None, inherited=start.inherited) as program:
         start.seen()
         sys.stderr.write("torchsan: incomplete: the run could not be recorded, so nothing was checked\n")
-    return program.status or 4, program
+    return _unrecorded(program), program
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:
@@ -190,7 +198,7 @@ def _child_command(folder: str, start: _Start, command: list[str]) -> list[str]:
 
 def _report(
     folder: Path, options: Options, exports: Exports[Reader], program: Program, url: str | None, *, started: bool
-) -> int:
+) -> Verdict:
     from torchsan.report.terminal import print_report
 
     try:
@@ -198,7 +206,7 @@ def _report(
     except RecordingError as e:
         if started and (folder / MANIFEST).exists():  # The disk was full, and the program has run.
             sys.stderr.write(f"torchsan: incomplete: the run could not be recorded: {clean(e)}\n")
-            return program.status or 4
+            return _unrecorded(program)
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
     recording.place = url
     recording.program = program  # On a full disk this is not in the recording, but we know it.
@@ -214,11 +222,21 @@ def _report(
             slug="internal-error",
         )
     if LAUNCHED in os.environ:
-        return verdict(recording).exit
+        return verdict(recording)
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
-        print_report(recording, sys.stderr, quiet=options.quiet, hint=_hint(recording))
+        print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
+    _tell_github(recording, options)
     exports.write(recording)
-    return verdict(recording).exit
+    return verdict(recording)
+
+
+def _tell_github(recording: Reader, options: Options) -> None:
+    from torchsan.report.github import in_github_actions, tell_github
+
+    # Standard output belongs to the program, then to what was asked for; a job reads both streams.
+    if options.github or in_github_actions(os.environ):
+        with suppress(OSError):
+            tell_github(recording, sys.stdout if options.github else sys.stderr)
 
 
 @contextmanager
@@ -293,7 +311,9 @@ def _run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any
             sys.stderr.write(f"no reproducer was made; of a rank's finding: torchsan repro {place}/rank-N\n")
         Exports(RANKS_EXPORTERS, options).write(ranks)
         outcome = ranks.verdict
-        return outcome.exit if outcome.exit == 1 else (program.status or outcome.exit)
+        if outcome.status is Status.FINDINGS:
+            return options.exit_code
+        return program.status or outcome.exit
 
 
 def _split_launcher(arguments: list[str]) -> tuple[list[str], list[str]]:

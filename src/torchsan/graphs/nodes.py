@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,56 @@ def operator_name(node: torch.fx.Node) -> str | None:
         return None
     name = str(node.target)
     return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
+
+
+def names_of(nodes: Sequence[torch.fx.Node], *, decomposed: bool = False) -> dict[str, Any]:
+    """The fields of a finding about these nodes: `nodes`, `ops` and `source`.
+
+    One of several results has the operator that computes them all; with `decomposed`, and if it is one of Inductor's
+    own, a node also has that which it was before. What no line of the program was noted for has those of the nearest
+    nodes that it reads, or that read it.
+    """
+    ops = [op for n in nodes for op in _operators(n, decomposed=decomposed)]
+    return {
+        "nodes": tuple(n.name for n in nodes),
+        "ops": tuple(dict.fromkeys(ops)),
+        "source": source_lines(nodes) or _lines_near(nodes),
+    }
+
+
+def why_unnamed(names: Mapping[str, Any]) -> str | None:
+    """One line that says why a finding lacks names; None if it has nodes, operators and a line of the program."""
+    if not names["nodes"]:
+        return "no nodes: there is no graph between the program and this result that could be compared"
+    if not names["ops"]:
+        return "no operators: the nodes call plain Python functions"
+    return None if names["source"] else "no source: PyTorch noted no line of the program for these nodes"
+
+
+def _operators(node: torch.fx.Node, *, decomposed: bool) -> Iterator[str]:
+    target = node.target
+    if getattr(target, "__name__", None) == "getitem" and node.all_input_nodes:
+        yield from _operators(node.all_input_nodes[0], decomposed=decomposed)
+    elif (name := operator_name(node)) is not None:
+        yield name
+    elif node.op.startswith("call_") and not isinstance(target, str):
+        module = str(getattr(target, "__module__", None) or "").removeprefix("_")
+        yield f"{module}.{getattr(target, '__name__', target)}".lstrip(".")
+    # Nobody's program calls Inductor's own operators.
+    inductors = str(target).startswith("prims.")
+    if (decomposed or inductors) and node.meta.get("original_aten") is not None:
+        yield str(node.meta["original_aten"])
+
+
+def _lines_near(nodes: Sequence[torch.fx.Node]) -> tuple[SourceLine, ...]:
+    for step in (lambda n: n.all_input_nodes, lambda n: list(n.users)):
+        seen, waiting = set(nodes), list(nodes)
+        while waiting:
+            waiting = [other for n in waiting for other in step(n) if other not in seen]
+            if lines := source_lines(waiting):
+                return lines
+            seen.update(waiting)
+    return ()
 
 
 def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:

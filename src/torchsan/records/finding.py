@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -90,6 +93,17 @@ class Finding:
     source: tuple[SourceLine, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+
+
+def fingerprint(finding: Finding) -> str:
+    """Return a name for what a finding is about, the same in every run, rank and version that has it.
+
+    It is made of what is wrong and where: no numbers of graphs, kernels or lines, which change with the code around.
+    """
+    source = [(line.file.replace("\\", "/").rsplit("/", 1)[-1], line.code.strip()) for line in finding.source]
+    kernel = re.sub(r"_\d+$", "", finding.kernel or "")
+    what = (finding.check, finding.kind, finding.stage, finding.pass_, kernel, sorted(set(finding.ops)), source)
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

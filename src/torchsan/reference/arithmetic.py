@@ -149,15 +149,21 @@ class Operators:
                 return result if still else map_tensors(self._nudger.like_float32, result)
             case Arithmetic.CONTIGUOUS:
                 if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
-                    args, kwargs = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                    args_, kwargs_ = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+                    result = func(*args_, **kwargs_)
+                    if _memory(result).isdisjoint(_memory((args_, kwargs_))):
+                        return result
                 return func(*args, **kwargs)
             case Arithmetic.TEXTBOOK:
                 plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
                 return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
             case _:
                 result = func(*args, **kwargs)
-                still = func._schema.is_mutable or not rounds(func)
-                return result if still else map_tensors(self._narrowed, result)
+                if func._schema.is_mutable or not rounds(func):
+                    return result
+                # A custom operator may return what it was given: a copy would have another meaning.
+                memory = _memory((args, kwargs))
+                return map_tensors(lambda t: self._narrowed(t) if _memory(t).isdisjoint(memory) else t, result)
 
     def _in_float64(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]

@@ -285,7 +285,7 @@ class RepeatableCall:
 
     def results(self, outputs: Any, args: Sequence[Any]) -> Results:
         """Describe what a call returned and left behind in its arguments. Tensors are not copied."""
-        named = _named_outputs(outputs)
+        named = named_outputs(outputs)
         tensors: dict[str, torch.Tensor | None] = {}
         aliases = set()
         for name, value in named.items():
@@ -298,7 +298,7 @@ class RepeatableCall:
 
     def differentiable(self, outputs: Any, args: Sequence[Any]) -> dict[str, torch.Tensor]:
         """The tensors that gradients may flow into: outputs, and inputs that were written."""
-        named = {**_named_outputs(outputs), **dict(self._left_behind(args))}
+        named = {**named_outputs(outputs), **dict(self._left_behind(args))}
         return {n: v for n, v in named.items() if isinstance(v, torch.Tensor) and v.grad_fn is not None}
 
     def _left_behind(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -323,7 +323,7 @@ class RepeatableCall:
         return {n: g.detach() if g is not None else None for n, g in zip(wanted, found, strict=True)}
 
 
-def _named_outputs(outputs: Any) -> dict[str, Any]:
+def named_outputs(outputs: Any) -> dict[str, Any]:
     """The outputs of Dynamo's graph by name."""
     items = outputs if isinstance(outputs, tuple | list) else [outputs]
     return {f"output {i}": o for i, o in enumerate(items)}

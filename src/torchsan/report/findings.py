@@ -13,6 +13,7 @@ from typing import Any
 from torchsan.errors import FindingsError
 from torchsan.recording import Reader
 from torchsan.records import Coverage, Finding, Severity, SourceLine
+from torchsan.records.suppression import Suppression
 
 
 def shown_path(path: Path) -> str:
@@ -113,10 +114,12 @@ def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]]
         raise FindingsError(text(errors), slug="findings")
 
 
-def finding_lines(finding: Finding) -> Iterator[Line]:
+def finding_lines(finding: Finding, suppressed: Suppression | None = None) -> Iterator[Line]:
     """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
     head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
-    yield Line(clean(head), _STYLES[finding.severity])
+    yield Line(clean(head) if suppressed is None else clean(f"{head} (suppressed)"), _STYLES[finding.severity])
+    if suppressed is not None:
+        yield Line(f"    suppressed: {clean(suppressed.reason)}", "dim")
     for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
     yield from source_lines(finding.source)

@@ -8,9 +8,11 @@ from typing import Any
 
 from torchsan.recording import Program, Reader
 from torchsan.recording.folder import Manifest
-from torchsan.records import Check, Coverage, Kind, encode
+from torchsan.records import Check, Coverage, Finding, Kind, encode
+from torchsan.records.finding import fingerprint
+from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
-from torchsan.report.verdict import Verdict, verdict
+from torchsan.report.verdict import Verdict, suppressed_by, verdict
 
 REPORT_SCHEMA = 1
 
@@ -37,14 +39,14 @@ def report_schema() -> dict[str, Any]:
 
 def as_json(recording: Reader) -> dict[str, Any]:
     """Return the report as JSON values."""
-    findings = [encode(f) for f in recording.findings()]
+    findings = [finding_values(f, suppressed_by(recording, f)) for f in recording.findings()]
     return report_values(recording.manifest, verdict(recording), recording.program, findings, recording.coverage())
 
 
 def report_values(
     manifest: Manifest, outcome: Verdict, program: Program, findings: list[dict[str, Any]], coverage: Coverage
 ) -> dict[str, Any]:
-    """Return a report in the form of the contract; `findings` are encoded ones."""
+    """Return a report in the form of the contract; `findings` are what `finding_values` gives."""
     return {
         "schema": REPORT_SCHEMA,
         "torchsan": manifest.torchsan,
@@ -52,11 +54,14 @@ def report_values(
         "command": encode(manifest.command),
         "status": outcome.status.value,
         "program": encode(program),
-        "findings": [_finding(f) for f in findings],
+        "findings": findings,
         "coverage": encode(coverage),
     }
 
 
-def _finding(value: dict[str, Any]) -> dict[str, Any]:
+def finding_values(finding: Finding, suppressed: Suppression | None = None) -> dict[str, Any]:
+    """Return a finding in the form of the contract."""
+    value: dict[str, Any] = encode(finding)
     source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
-    return {"id": value["id"]} | value | {"source": source}
+    known = {"fingerprint": fingerprint(finding), "suppressed": suppressed.reason if suppressed else None}
+    return {"id": value["id"]} | value | {"source": source} | known

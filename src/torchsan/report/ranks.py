@@ -12,12 +12,13 @@ from typing import TextIO
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
-from torchsan.records import Coverage, Finding, Severity, Skipped, decode, encode
+from torchsan.records import Coverage, Finding, Severity, Skipped, decode
+from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
-from torchsan.report.json_report import JsonExporter, report_values
+from torchsan.report.json_report import JsonExporter, finding_values, report_values
 from torchsan.report.terminal import STATUS_STYLES, print_lines
-from torchsan.report.verdict import Status, Verdict, verdict
+from torchsan.report.verdict import Status, Verdict, suppressed_by, verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Merged:
     finding: Finding
     ranks: tuple[int, ...]
     ids: tuple[str, ...]
+    suppressed: Suppression | None = None
 
 
 class Ranks:
@@ -71,7 +73,12 @@ class Ranks:
                 key = repr((finding.kind, finding.severity, place))
                 same.setdefault(key, []).append((rank, finding))
         merged = [
-            Merged(finding=many[0][1], ranks=tuple(dict.fromkeys(r for r, _ in many)), ids=tuple(f.id for _, f in many))
+            Merged(
+                finding=many[0][1],
+                ranks=tuple(dict.fromkeys(r for r, _ in many)),
+                ids=tuple(f.id for _, f in many),
+                suppressed=suppressed_by(self.readers[many[0][0]], many[0][1]),
+            )
             for many in same.values()
         ]
         if self.drift is not None:
@@ -90,7 +97,7 @@ class Ranks:
         reasons += [f"rank {rank}: {why}" for rank, why in self.unreadable.items()]
         missing = sorted(set(range(self.world)) - set(self.readers) - set(self.unreadable))
         reasons += [f"rank {rank} left no recording" for rank in missing]
-        if any(m.finding.severity is Severity.ERROR for m in self.findings):
+        if any(m.finding.severity is Severity.ERROR and m.suppressed is None for m in self.findings):
             return Verdict(status=Status.FINDINGS, exit=1, reasons=tuple(reasons))
         # One whose program failed says more than one that only saw too little.
         statuses = sorted({v.exit for v in each.values() if v.exit}, key=lambda status: status == 4)
@@ -131,7 +138,8 @@ def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
     for merged in ranks.findings:
         yield Line("")
         head, *rest = finding_lines(merged.finding)
-        yield Line(f"{head.text}, {_ranks_text(merged.ranks)}", head.style)
+        known = f" (suppressed: {clean(merged.suppressed.reason)})" if merged.suppressed else ""
+        yield Line(f"{head.text}, {_ranks_text(merged.ranks)}{known}", head.style)
         yield from rest
         if not quiet and merged.ids:
             where = ranks.readers[merged.ranks[0]].path.name
@@ -174,7 +182,10 @@ class RanksJsonExporter(Exporter[Ranks]):
         first = next(iter(subject.readers.values()))
         program = _worst([r.program for r in subject.readers.values()])
         findings = [
-            encode(m.finding) | {"evidence": m.finding.evidence | {"ranks": list(m.ranks)}} for m in subject.findings
+            finding_values(
+                dataclasses.replace(m.finding, evidence=m.finding.evidence | {"ranks": list(m.ranks)}), m.suppressed
+            )
+            for m in subject.findings
         ]
         return json_text(report_values(first.manifest, subject.verdict, program, findings, _coverage(subject)))
 

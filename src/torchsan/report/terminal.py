@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import TextIO
 
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import GraphRecord, KernelRecord, MemoryCall, decode
+from torchsan.records import GraphRecord, KernelRecord, MemoryCall, Severity, decode
 from torchsan.records.tensor import in_bytes
 from torchsan.report.findings import (
     Line,
@@ -25,7 +25,7 @@ from torchsan.report.findings import (
     skipped_by_reason,
     source_lines,
 )
-from torchsan.report.verdict import Status, Verdict, verdict
+from torchsan.report.verdict import Status, Verdict, counting, idle_suppressions, suppressed_by, verdict
 
 _Section = tuple[Callable[[int | None], list[Line]], int]
 """A part of the report: a function that gives it in at most so many lines, or whole for None; and its share, which is
@@ -56,18 +56,36 @@ STATUS_STYLES = {Status.CLEAN: "bold green", Status.FINDINGS: "bold red", Status
 
 
 def print_report(
-    recording: Reader, stream: TextIO, *, quiet: bool = False, everything: bool = False, hint: str | None = None
+    recording: Reader,
+    stream: TextIO,
+    *,
+    quiet: bool = False,
+    verbose: bool = True,
+    everything: bool = False,
+    hint: str | None = None,
 ) -> None:
-    """Print the report of a recording, on one screen. `quiet` leaves out what was looked at; `everything` no line."""
-    ending = _ending(recording, verdict(recording), quiet, everything, hint)
+    """Print the report of a recording, on one screen.
+
+    `quiet` leaves out what was looked at, and `everything` no line. Not `verbose`: one line if all is clean, and else
+    the findings but notes, the kernels beside the culprits, and what was not checked if that is why it is incomplete.
+    """
+    outcome = verdict(recording)
+    if outcome.status is Status.CLEAN and not (quiet or verbose or everything or any(idle_suppressions(recording))):
+        ending = [Line(f"{_verdict_line(recording, outcome).text}; recording: {clean(shown_place(recording))}")]
+    else:
+        ending = _ending(recording, outcome, quiet, everything, hint)
     place = clean(shown_place(recording))
-    sections: list[_Section] = [(partial(_findings, recording, place), 26)]
-    if not quiet:
+    sections: list[_Section] = [(partial(_findings, recording, place, verbose or everything), 26)]
+    if not quiet and (verbose or everything):
         sections += [
-            (partial(_program, recording, place), 14),
+            (partial(_program, recording, place, None), 14),
             (partial(_memory, recording), 8),
             (partial(_skipped, recording, place, everything), 6),
         ]
+    elif not quiet:
+        culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
+        sections += [(partial(_program, recording, place, culprits), 14)] if culprits else []
+        sections += [(partial(_skipped, recording, place, False), 6)] if outcome.status is Status.INCOMPLETE else []
     print_lines([*_fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
 
 
@@ -96,10 +114,11 @@ def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
         console.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
-def _findings(recording: Reader, place: str, limit: int | None) -> list[Line]:
+def _findings(recording: Reader, place: str, notes: bool, limit: int | None) -> list[Line]:
     """The findings: whole ones as long as there is room, then a line each, then how many there are more."""
-    findings = recording.findings()
-    blocks = [[Line(""), *finding_lines(f)] for f in findings]
+    known = {f.id: suppressed_by(recording, f) for f in recording.findings()}
+    findings = [f for f in recording.findings() if notes or (f.severity is not Severity.NOTE and not known[f.id])]
+    blocks = [[Line(""), *finding_lines(f, known[f.id])] for f in findings]
     if limit is None or sum(map(len, blocks)) <= limit:
         return [line for block in blocks for line in block]
     lines: list[Line] = []
@@ -145,9 +164,10 @@ def _more(indent: str, n: int, what: str, place: str) -> Line:
 
 
 def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, hint: str | None) -> list[Line]:
-    lines = [Line(""), Line(f"torchsan: {clean(_verdict_text(recording, outcome))}", STATUS_STYLES[outcome.status])]
+    lines = [Line(""), _verdict_line(recording, outcome)]
     reasons = outcome.reasons if everything else outcome.reasons[:_REASONS]
     lines += [Line(f"  {clean(reason)}") for reason in reasons]
+    lines += [Line(f"  {clean(text)}") for text in idle_suppressions(recording)]
     if hint is not None:
         lines.append(Line(f"  hint: {hint}"))
     if not quiet:
@@ -156,8 +176,16 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
     return lines
 
 
-def _verdict_text(recording: Reader, outcome: Verdict) -> str:
-    found, seen = severities_text(recording.findings()), seen_text(recording.coverage())
+def _verdict_line(recording: Reader, outcome: Verdict) -> Line:
+    return Line(f"torchsan: {clean(verdict_text(recording, outcome))}", STATUS_STYLES[outcome.status])
+
+
+def verdict_text(recording: Reader, outcome: Verdict) -> str:
+    """Return the verdict in one line: the word, how many findings there are, and what was looked at."""
+    findings, seen = counting(recording), seen_text(recording.coverage())
+    found = severities_text(findings)
+    if suppressed := len(recording.findings()) - len(findings):
+        found = f"{found}, {suppressed} suppressed" if found else f"{suppressed} suppressed"
     match outcome.status:
         case Status.FINDINGS:
             return f"findings: {found}; {seen}"
@@ -167,8 +195,12 @@ def _verdict_text(recording: Reader, outcome: Verdict) -> str:
             return f"clean{f' of errors ({found})' if found else ''}: {seen}"
 
 
-def _program(recording: Reader, place: str, limit: int | None) -> list[Line]:
-    """Return the graphs and their kernels in launch order, in at most `limit` lines."""
+_BESIDE = 2
+"""How many launches before and after a culprit are shown."""
+
+
+def _program(recording: Reader, place: str, culprits: Set[str] | None, limit: int | None) -> list[Line]:
+    """Return the graphs and their kernels in launch order, in at most `limit` lines; only those beside `culprits`."""
     graphs, coverage = recording.graphs(), recording.coverage()
     if not graphs:
         return []
@@ -183,7 +215,10 @@ def _program(recording: Reader, place: str, limit: int | None) -> list[Line]:
     ]
     rows: list[GraphRecord | KernelRecord] = []
     for graph in graphs:
-        rows += [graph, *graph.kernels]
+        found = [n for n, kernel in enumerate(graph.kernels) if culprits is None or kernel.name in culprits]
+        reach = 0 if culprits is None else _BESIDE
+        near = sorted({n + d for n in found for d in range(-reach, reach + 1) if 0 <= n + d < len(graph.kernels)})
+        rows += [graph, *(graph.kernels[n] for n in near)] if near or culprits is None else []
     shown = rows if limit is None or len(rows) + 2 <= limit else rows[: max(0, limit - 3)]
     while shown and len(shown) < len(rows) and isinstance(shown[-1], GraphRecord):
         shown.pop()  # A heading without anything below it says nothing.

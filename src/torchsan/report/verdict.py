@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.records import CallTimes, Check, Severity, decode
+from torchsan.records import CallTimes, Check, Finding, Severity, decode
+from torchsan.records.suppression import Suppression
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Keeps oneDNN's bfloat16 matmuls from the AMX instructions, which some virtual machines offer and do not run."""
@@ -29,14 +30,43 @@ class Verdict:
     exit: int
     reasons: tuple[str, ...] = ()
 
+    def exit_as(self, found: int) -> int:
+        """Return the exit status where findings end with `found`, as `--exit-code` asks, instead of 1."""
+        return found if self.status is Status.FINDINGS else self.exit
+
+
+def suppressed_by(recording: Reader, finding: Finding) -> Suppression | None:
+    """Return the suppression that a finding falls under, as of the day of the run; None if it counts."""
+    day = recording.manifest.started[:10]
+    fitting = (s for s in recording.manifest.options.suppress if s.fits(finding) and not s.expired(day))
+    return next(fitting, None)
+
+
+def counting(recording: Reader) -> list[Finding]:
+    """Return the findings that are not suppressed."""
+    return [f for f in recording.findings() if suppressed_by(recording, f) is None]
+
+
+def idle_suppressions(recording: Reader) -> Iterator[str]:
+    """Yield what to tell the user of suppressions that have expired, or that no finding fits."""
+    findings, day = recording.findings(), recording.manifest.started[:10]
+    for suppression in recording.manifest.options.suppress:
+        if suppression.baseline:
+            continue
+        if suppression.expired(day):
+            yield f"a suppression has expired on {suppression.expires}: {suppression} ({suppression.reason})"
+        elif not any(suppression.fits(f) for f in findings):
+            yield f"a suppression fits no finding of this run: {suppression} ({suppression.reason})"
+
 
 def verdict(recording: Reader) -> Verdict:
     """Return the outcome of a recording: the policy of `run` and of `report`.
 
-    Errors found come first; then the program's own failure; then whatever makes silence mean nothing.
+    Errors found come first, but for suppressed ones; then the program's own failure; then whatever makes silence mean
+    nothing.
     """
     reasons = _why_incomplete(recording)
-    if any(f.severity is Severity.ERROR for f in recording.findings()):
+    if any(f.severity is Severity.ERROR for f in counting(recording)):
         return Verdict(status=Status.FINDINGS, exit=1, reasons=reasons)
     if recording.failure is not None:
         return Verdict(status=Status.INCOMPLETE, exit=recording.failure.status, reasons=reasons)

@@ -75,11 +75,13 @@ def observe_compiles(
     seen: Callable[[Compile], None],
     failed: Callable[[Exception], None],
     python_instead: Callable[[], None],
+    from_cache: Callable[[], None],
     *,
     forget: bool = True,
 ) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
 
+    `from_cache` is called if code is loaded that was compiled earlier, in spite of what follows: nobody has seen it.
     A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
     With `forget`, functions compiled before are compiled anew inside, and again after it. The FX graph cache and the
@@ -111,6 +113,10 @@ def observe_compiles(
             failed(e)
         return generated
 
+    def after_deserialization(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from_cache()
+        return original(*args, **kwargs)
+
     patches = Patches(failed)
     if forget:
         _forget_compiled()
@@ -118,6 +124,7 @@ def observe_compiles(
     try:
         patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_without_cache)
         patches.wrap("torch._inductor.graph", "GraphLowering._compile_to_module", compile_to_module)
+        patches.wrap("torch._inductor.output_code", "CompiledFxGraph.after_deserialization", after_deserialization)
         for module, kind in _AUTOGRAD_CACHES:
             patches.replace(module, f"should_use_{kind}_autograd_cache", lambda _original: lambda: False)
         yield

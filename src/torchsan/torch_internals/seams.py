@@ -100,6 +100,7 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._inductor.compile_fx": "_compile_fx_inner(...); config.patch(...); V",
             "torch._functorch.aot_autograd": "should_use_local_autograd_cache(); should_use_remote_autograd_cache()",
             "torch._functorch._aot_autograd.graph_compile": "should_use_remote_autograd_cache()",
+            "torch._inductor.output_code": "CompiledFxGraph.after_deserialization(self, ...)",
             "torch._dynamo": "reset()",
         },
     ),

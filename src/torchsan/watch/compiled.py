@@ -45,11 +45,17 @@ class Programs:
 
         The programs are watched beyond it.
         """
-        with observe_compiles(self._compiled, self._compile_failed, self._python_instead, forget=forget):
+        with observe_compiles(
+            self._compiled, self._compile_failed, self._python_instead, self._from_cache, forget=forget
+        ):
             yield
 
     def _compile_failed(self, error: Exception) -> None:
         not_checked(self._writer, "a compiled graph", f"could not be observed: {_short(error)}")
+
+    def _from_cache(self) -> None:
+        reason = "its code came from a cache of compiled code, which torchsan could not bypass; it ran unobserved"
+        not_checked(self._writer, "a compiled graph", reason)
 
     def _python_instead(self) -> None:
         reason = "the session compiled the same kernels with the Python wrapper, which is what it observed"

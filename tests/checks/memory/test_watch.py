@@ -46,7 +46,8 @@ def program(x: Tensor) -> Tensor:
 
 def test_a_real_heap_overflow_is_reported_and_survived(tmp_path: Path) -> None:
     (tmp_path / "overflow.py").write_text(OVERFLOW)
-    command = [sys.executable, "-m", "torchsan", "run", "--check", "memory", "--json", "out.json", "overflow.py"]
+    flags = ["--check", "memory", "--json", "out.json", "--verbose"]
+    command = [sys.executable, "-m", "torchsan", "run", *flags, "overflow.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ), timeout=300)
     assert done.returncode == 1, done.stderr
     assert "survived" in done.stdout

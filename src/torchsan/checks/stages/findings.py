@@ -12,7 +12,7 @@ import torch.fx
 
 from torchsan.checks.stages.plan import StageGraph
 from torchsan.checks.values.findings import evidence_of
-from torchsan.graphs.nodes import operator_name, source_lines
+from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
@@ -144,7 +144,7 @@ def stage_finding(
 ) -> Finding:
     """Return the finding for a stage graph that differs. `blamed` are the nodes, if they are known already."""
     previous, after = made.previous, made.changed
-    changed = (blamed or _changed(previous, after))[:_MOST_NODES]
+    changed = blamed or _changed(previous, after)
     step = f"the pass {after.label}" if after.label else _STEPS[made.stage]
     imprecise = differences[0].kind is Kind.PRECISION_LOSS
     found = difference_finding(
@@ -154,9 +154,7 @@ def stage_finding(
         severity=Severity.WARNING if imprecise else Severity.ERROR,
         pass_=after.label,
         graph=graph,
-        nodes=tuple(n.name for n in changed),
-        ops=tuple(dict.fromkeys(op for n in changed for op in _operators(n))),
-        source=source_lines(changed),
+        about=changed,
     )
     evidence = found.evidence | {"pass": {"name": after.pass_, "patterns": list(after.patterns)}}
     if previous is not None:
@@ -164,17 +162,25 @@ def stage_finding(
     return replace(found, evidence=evidence)
 
 
-def difference_finding(what: str, differences: Sequence[Difference], **fields: Any) -> Finding:
-    """Return the finding that results differ, with the numbers of the first; `fields` are those of a Finding."""
+def difference_finding(
+    what: str, differences: Sequence[Difference], *, about: Sequence[Any] = (), **fields: Any
+) -> Finding:
+    """Return the finding that results differ, with the numbers of the first, `about` these nodes.
+
+    `fields` are others of a Finding.
+    """
     first = differences[0]
     evidence: dict[str, Any] = {}
     if first.judgement is not None and first.actual is not None:
         evidence = evidence_of(first.judgement, first.actual)
         del evidence["allowed"]  # It is that of one operator after another, not of a kernel.
     evidence["results"] = [d.name for d in differences]
-    return Finding(
-        kind=first.kind, check=Check.STAGES, message=f"{what}: {_what(first, evidence)}", evidence=evidence, **fields
-    )
+    message = f"{what}: {_what(first, evidence)}"
+    names = names_of(about[:_MOST_NODES], decomposed=True)
+    names |= {key: fields.pop(key) for key in names if key in fields}
+    if (why := why_unnamed(names)) is not None:
+        evidence["unnamed"] = why
+    return Finding(kind=first.kind, check=Check.STAGES, message=message, evidence=evidence, **names, **fields)
 
 
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:
@@ -190,24 +196,31 @@ def _number(value: Any) -> str:
 
 
 def _changed(before: Snapshot | None, after: Snapshot) -> list[torch.fx.Node]:
-    """The nodes that the step put into the graph, or, if it put none, those it took out."""
+    """The nodes that the step put into the graph; if it put none, those it took out; if it did neither, those it moved.
+
+    All of them if that tells nothing: a step that only returns something else, say.
+    """
     new = list(after.graph.nodes)
+    calls = [n for n in new if n.op.startswith("call_")]
     if before is None:
-        return [n for n in new if n.op.startswith("call_")]
+        return calls
     old_lines = {_line(n) for n in before.graph.nodes}
     new_lines = {_line(n) for n in new}
-    added = [n for n in new if _line(n) not in old_lines and n.op.startswith("call_")]
-    return added or [n for n in before.graph.nodes if _line(n) not in new_lines and n.op.startswith("call_")]
+    added = [n for n in calls if _line(n) not in old_lines]
+    return (
+        added
+        or [n for n in before.graph.nodes if _line(n) not in new_lines and n.op.startswith("call_")]
+        or _moved(before, after)
+        or [p for n in new if n.op == "output" for p in n.all_input_nodes if p.op.startswith("call_")]
+        or calls
+    )
 
 
-def _operators(node: torch.fx.Node) -> list[str]:
-    """The operator of a node, and the one that it was before it was decomposed."""
-    name = operator_name(node)
-    found = [name] if name is not None else []
-    original = node.meta.get("original_aten")
-    if original is not None and str(original) not in found:
-        found.append(str(original))
-    return found
+def _moved(before: Snapshot, after: Snapshot) -> list[torch.fx.Node]:
+    nodes = [n for n in after.graph.nodes if n.op.startswith("call_")]
+    old = [_line(n) for n in before.graph.nodes if n.op.startswith("call_")]
+    matcher = difflib.SequenceMatcher(None, old, [_line(n) for n in nodes], autojunk=False)
+    return [n for tag, _, _, low, high in matcher.get_opcodes() if tag != "equal" for n in nodes[low:high]]
 
 
 def _diff(before: Snapshot, after: Snapshot) -> str:

@@ -57,8 +57,10 @@ class Backward:
         # A backend without AOTAutograd leaves operators in the autograd graph: any of them tells that backward runs.
         node = next((n for t in nodes if (n := _compiled_node(t)) is not None), nodes[0])
         whole = node.name().startswith(_COMPILED)
-        self._direct = {name: t.output_nr for name, t in flowing.items() if whole and t.grad_fn is node}
-        self._elsewhere = {n: (t.shape, t.dtype, t.device) for n, t in flowing.items() if n not in self._direct}
+        direct = {name: t.output_nr for name, t in flowing.items() if whole and t.grad_fn is node}
+        self._elsewhere = {n: (t.shape, t.dtype, t.device) for n, t in flowing.items() if n not in direct}
+        # A tensor that is returned twice has one gradient, which must not flow back twice.
+        self._direct = {name: nr for nr, name in {nr: name for name, nr in reversed(direct.items())}.items()}
         self._edges = {k: i for k, edge in enumerate(node.next_functions) if (i := self._input_at(edge)) is not None}
         self._before = []
         waiting = [True]

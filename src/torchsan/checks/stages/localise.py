@@ -12,10 +12,10 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
-from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs
+from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.records import Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.calls import RepeatableCall, Results
+from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.judge import Outcome
 from torchsan.torch_internals.compile_stages import CompileStages
 
@@ -143,6 +143,14 @@ class Search:
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
+
+    def computing(self, name: str) -> list[torch.fx.Node]:
+        """The nodes of the last graph that came from the line which computes a result; all if that is not known."""
+        last = self._graphs[-1] if self._graphs else self._top
+        calls = [n for n in last.changed.graph.nodes if n.op.startswith("call_")]
+        outputs = named_outputs(output_nodes(self._top.changed.graph))
+        trace = getattr(outputs.get(name), "meta", {}).get("stack_trace")
+        return [n for n in calls if n.meta.get("stack_trace") == trace] if trace is not None else calls
 
     def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
         """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""

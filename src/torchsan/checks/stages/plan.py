@@ -126,7 +126,7 @@ class _Substitute:
         self._joint = _Joint(graph.joint, self._part.forward_outputs, self._seen)
         outputs = self._joint.forward(args)
         # What the forward keeps for the backward is not looked at: the joint graph remembers its own values.
-        kept = _outputs(graph.forward.graph)[self._part.forward_outputs :]
+        kept = output_nodes(graph.forward.graph)[self._part.forward_outputs :]
         return [*outputs, *(_stand_in(n) for n in kept)]
 
 
@@ -170,7 +170,7 @@ class _Joint:
             old = self._overwritten(node)
             env[node] = self._interpreter.run_node(node)
             env.update(old)
-        return [self._value(n) for n in _outputs(self._graph)[: self._forward_outputs]]
+        return [self._value(n) for n in output_nodes(self._graph)[: self._forward_outputs]]
 
     def backward(self, tangents: list[Any]) -> list[Any]:
         inputs = [n for n in self._graph.nodes if n.op == "placeholder" and n in self._late]
@@ -179,7 +179,7 @@ class _Joint:
         for node in self._graph.nodes:
             if node in self._late and node.op not in ("placeholder", "output"):
                 env[node] = self._interpreter.run_node(node)
-        return [self._value(n) for n in _outputs(self._graph)[self._forward_outputs :]]
+        return [self._value(n) for n in output_nodes(self._graph)[self._forward_outputs :]]
 
     def _overwritten(self, node: torch.fx.Node) -> dict[torch.fx.Node, Any]:
         """The backward reads inputs as they were before the forward's last step wrote them back."""
@@ -203,7 +203,8 @@ def _tainted(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return late
 
 
-def _outputs(graph: torch.fx.Graph) -> list[Any]:
+def output_nodes(graph: torch.fx.Graph) -> list[Any]:
+    """What a graph returns: nodes, and constants."""
     output = next(n for n in reversed(graph.nodes) if n.op == "output")
     result = output.args[0]
     return list(result) if isinstance(result, tuple | list) else [result]

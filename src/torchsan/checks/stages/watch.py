@@ -163,8 +163,11 @@ class StagesWatch:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
             severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
             what = f"what {self._stages.backend} returned does not compute what the graphs do"
-            fields = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
-            self._found(Stage.KERNEL, None, search, lambda: difference_finding(what, differences, **fields))
+            about = search.computing(differences[0].name)
+            fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
+            self._found(
+                Stage.KERNEL, None, search, lambda: difference_finding(what, differences, about=about, **fields)
+            )
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 

@@ -12,7 +12,7 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
-from torchsan.graphs.nodes import operator_name, source_lines
+from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
@@ -121,16 +121,12 @@ def findings_for(
 def _finding(
     program: CompiledProgram, launch: Launch, suspects: list[torch.fx.Node], evidence: dict[str, Any], **fields: Any
 ) -> Finding:
-    return Finding(
-        check=Check.VALUES,
-        graph=program.ref,
-        kernel=launch.kernel,
-        nodes=tuple(n.name for n in suspects),
-        ops=tuple(dict.fromkeys(op for n in suspects if (op := operator_name(n)) is not None)),
-        source=source_lines(suspects),
-        evidence={**evidence, "launch": launch.nth},
-        **fields,
-    )
+    names = names_of(suspects)
+    evidence = {**evidence, "launch": launch.nth}
+    if (why := why_unnamed(names)) is not None:
+        evidence["unnamed"] = why
+        evidence["text"] = [*evidence["text"], why]
+    return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
 def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
