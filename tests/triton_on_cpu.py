@@ -76,9 +76,7 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
             enter(patch.object(libdevice, name, function))
         enter(patch.object(CachingAutotuner, "run", _run))
         options = getattr(triton_helpers, "get_backend_options_for_target", None)
-        if (
-            options is not None
-        ):  # Since 2.15 Inductor asks for those of its own device, for which Triton has no backend.
+        if options is not None:  # Since 2.15 Inductor asks for those of its own device, which Triton does not know.
             gpu = GPUTarget("cuda", 90, 32)
             enter(patch.object(triton_helpers, "get_backend_options_for_target", lambda target: options(gpu)))
         # In this process and not from a cache: neither a worker nor an artifact knows of the above.
@@ -100,9 +98,8 @@ def templates() -> Iterator[None]:
         "make_benchmark_fn": classmethod(lambda cls, choices, *a, **k: lambda *_, **__: times(choices)),
         "make_precompile_fn": lambda self, *a, **k: lambda: None,
     }
-    timing = (
-        "benchmark_template_fusion" if hasattr(config, "benchmark_template_fusion") else "benchmark_epilogue_fusion"
-    )
+    names = ("benchmark_template_fusion", "benchmark_epilogue_fusion")  # Now, and before 2.15.
+    timing = next(name for name in names if hasattr(config, name))
     settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON,ATEN", timing: False}
     with ExitStack() as stack:
         for name, function in changes.items():

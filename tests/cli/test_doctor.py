@@ -5,6 +5,7 @@ import importlib
 import sys
 
 import pytest
+import torch  # noqa: F401  # before anything stands in the place of what it is imported with
 
 from tests.cli.conftest import Run
 from torchsan.cli import doctor

@@ -40,7 +40,7 @@ def test_nothing_counts_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_is_something_else_is_nothing(text: str) -> None:
     file = answer_file()
     assert file is not None
-    file.parent.mkdir()
+    file.parent.mkdir(parents=True)
     file.write_text(text)
     assert last_try() is None
     assert failures_here() == {}
