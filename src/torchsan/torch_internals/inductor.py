@@ -23,7 +23,10 @@ _REFUSED = re.compile(
     r"dump|hook|minifier|repro|test_runner|standalone|store_cubin|history|objgraph|proton|autoheuristic|precompile|print"
 )
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
-_CHOICES = {"cpu_backend": ("cpp", "triton", "halide", "pallas")}
+_CHOICES = {
+    "cpu_backend": ("cpp", "triton", "halide", "pallas"),
+    "numerics": ("default", "strict_pointwise", "strict_reduction", "strict"),
+}
 """Settings that are one of several words."""
 
 

@@ -93,7 +93,11 @@ class Programs:
         self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
         for step in model.opaque():
             where = f"graph {record.label}, wrapper line {step.line}"
-            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+            reason = f"statement not understood, not observed: {step.text:.120}"
+            if step.names:  # It may write them, or keep them: what the checks say of those means nothing.
+                not_checked(self._writer, where, reason)
+            else:
+                self._writer.skipped(where, reason)
         willing = tuple(o for o in self._able() if self._show(o, program))
         self._probe(program, compile_, willing)
 
