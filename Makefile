@@ -7,8 +7,11 @@ STAMP := .venv/.installed
 # would start another, and may then wait for ever for tests that the dead one was to run.
 WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
+# Real bugs, planted faults, healthy programs, the grammar of wrappers and the table of seams.
+SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
+	tests/programs/test_memory.py tests/programs/test_drift.py
 
-.PHONY: help demo test test-all test-torch test-matrix coverage lint house found-bugs goldens bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix coverage lint house found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors,triton]'
 	@touch $@
 
-demo: $(STAMP)  ## look inside a compiled model
-	@$(BIN)/python examples/demo.py
+demo: $(STAMP)  ## look inside a compiled model; with another PyTorch: TORCH=2.15.0
+	@python=$(if $(TORCH),$$($(BIN)/python -m tools.torch_env $(TORCH)),$(BIN)/python) && $$python examples/demo.py
 
 test: $(STAMP)  ## the tests, except the long ones
 	@echo "== running the tests"
@@ -41,6 +44,10 @@ test-torch: $(STAMP)  ## the tests with another PyTorch: TORCH=2.15.0
 	@test -n "$(TORCH)" || { echo "which PyTorch? make test-torch TORCH=2.15.0"; exit 2; }
 	@python=$$($(BIN)/python -m tools.torch_env $(TORCH)) && echo "== running the tests with PyTorch $(TORCH)" \
 		&& $$python -m pytest $(WORKERS) $(P)
+
+smoke: $(STAMP)  ## a few minutes of tests with the newest PyTorch that is supported
+	@$(MAKE) --no-print-directory test-torch P="$(SMOKE)" \
+		TORCH=$$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(MATRIX[-1])')
 
 test-matrix: $(STAMP)  ## the tests with each PyTorch that is supported
 	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
