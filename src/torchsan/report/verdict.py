@@ -113,6 +113,13 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
         return
     times = [decode(CallTimes, body.get("times")) for body in recording.events("times")]
     called = {(call.graph, call.direction) for call in times}
+    coverage = recording.coverage()
+    ran = recording.closed and bool(recording.events("started"))  # A whole program, and not a stretch of one.
+    if ran and not called and coverage.kernels and not coverage.buffers_checked:
+        yield (
+            "no compiled graph was called where torchsan sees it, so no kernel was checked "
+            "(an artifact of torch.compiler.precompile runs by itself)"
+        )
     for graph in recording.graphs():
         ran = (graph.id, graph.direction) in called
         if ran and graph.kernels and not recording.checked(graph.id, graph.direction):
