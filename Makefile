@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
 	tests/programs/test_memory.py tests/programs/test_drift.py
 
-.PHONY: help demo test test-all test-torch smoke test-matrix coverage lint house found-bugs goldens bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,17 @@ test-matrix: $(STAMP)  ## the tests with each PyTorch that is supported
 	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
 		$(MAKE) --no-print-directory test-torch TORCH=$$torch || failed="$$failed $$torch"; \
 	done; test -z "$$failed" || { echo "== failed with PyTorch$$failed"; exit 1; }
+
+# What PyTorch pins, or another release, which comes before it on the path: `make test-triton TRITON=3.9.0`.
+TRITON ?= 3.7.1
+TRITON_HOME := .venv/triton-$(TRITON)
+TRITON_TESTS := $(shell grep -rl 'importorskip("triton")' tests)
+
+test-triton: $(STAMP)  ## all tests of Triton, also those marked slow, with one release of it
+	@test -d $(TRITON_HOME)/triton || $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
+		--target $(TRITON_HOME) triton==$(TRITON)
+	@echo "== running the tests of Triton $(TRITON)"
+	@TRITON_DEFAULT_FP_FUSION=1 PYTHONPATH=$(CURDIR)/$(TRITON_HOME) $(PYTEST) -m "" $(TRITON_TESTS)
 
 # Coverage makes everything slower, so that this is not what `make test` runs. P=tests/records measures a part.
 coverage: $(STAMP)  ## how much of the code the tests run, processes that they start included

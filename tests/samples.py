@@ -58,6 +58,7 @@ def finding(severity: Severity = Severity.ERROR, **changes: Any) -> Finding:
         "nodes": ("relu",),
         "ops": ("aten.relu.default",),
         "source": SOURCE,
+        "time": 1_750_000_000.0,
         "evidence": {"max_abs": 0.5, "first_bad": [0, 3]},
     }
     return Finding(severity=severity, **(values | changes))

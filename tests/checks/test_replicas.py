@@ -154,7 +154,7 @@ def test_the_report_over_healthy_ranks_is_clean(tmp_path: Path) -> None:
     ranks = open_ranks(tmp_path)
     assert (ranks.verdict.status, ranks.verdict.exit) == (Status.CLEAN, 0)
     text = said(tmp_path)
-    assert "rank 1: clean: 2 kernels in 1 graph" in text
+    assert "rank 1: clean: 0 of 2 kernels, 0 of 2 buffers" in text
     assert "copies compared: 2 parameters and their gradients over 4 optimizer steps" in text
 
 

@@ -91,7 +91,7 @@ def test_the_json_is_strict_and_its_file_replaced_at_once(recording: Reader, tmp
     (tmp_path / "link.json").symlink_to(file)
     Exports(EXPORTERS, argparse.Namespace(json=str(tmp_path / "link.json"))).write(recording)
     assert (tmp_path / "link.json").is_symlink()
-    assert json.loads(file.read_text(), parse_constant=no_constants)["schema"] == 1
+    assert json.loads(file.read_text(), parse_constant=no_constants)["schema"] == 2
     assert {p.name for p in tmp_path.iterdir()} == {"report.json", "link.json", "run"}
 
 

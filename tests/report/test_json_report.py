@@ -8,7 +8,7 @@ import pytest
 
 from tests.samples import finding, graph
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Kind, Severity
+from torchsan.records import CallCount, CallTimes, Direction, GraphId, Kind, LaunchTime, Severity
 from torchsan.records.finding import fingerprint
 from torchsan.report.json_report import as_json, report_schema
 
@@ -21,6 +21,13 @@ def recording(tmp_path: Path) -> Reader:
     writer.finding(
         finding(Severity.NOTE, stage=None, graph=None, kernel=None, buffer=None, nodes=(), ops=(), source=())
     )
+    writer.checked(GraphId(0), Direction.FORWARD, ["buf1"])
+    writer.event("calls", CallCount(graph=GraphId(0), direction=Direction.FORWARD, seen=1, checked=1))
+    writer.event("calls", CallCount(graph=GraphId(0), direction=Direction.FORWARD, seen=60, checked=2))
+    launch = LaunchTime(nth=0, launches=2, seconds=0.5, bytes_read=8, bytes_written=4)
+    times = CallTimes(graph=GraphId(0), direction=Direction.FORWARD, call=0, launches=(launch,))
+    for _ in range(2):
+        writer.event("times", {"times": times})
     writer.skipped("buf7", "too large")
     writer.close()
     finalize(writer.path, Program(exit=0))
@@ -32,8 +39,17 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
     jsonschema.validate(report, report_schema())
     report["torch"], report["torchsan"] = "2.13.0+cpu", "0.1.0"
     first, second = report.pop("findings")
+    graph = {"id": 0, "direction": "forward"}
+    assert report.pop("recording") == str(recording.path)
+    assert report.pop("options")["check"] == ["values", "stages", "metadata", "memory"]
+    assert [(k["graph"], k["name"], k["ops"]) for k in report.pop("kernels")] == [
+        (graph, f"cpp_fused_relu_{n}", ["aten.relu.default"]) for n in range(2)
+    ]
+    assert report.pop("calls") == [{"graph": graph, "seen": 60, "checked": 2}]
+    timing = {"graph": graph, "kernel": "cpp_fused_relu_0", "nth": 0, "launches": 4, "seconds": 1.0}
+    assert report.pop("timings") == [timing]
     assert report == {
-        "schema": 1,
+        "schema": 2,
         "torchsan": "0.1.0",
         "torch": "2.13.0+cpu",
         "command": ["script.py"],
@@ -43,7 +59,7 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
             "graphs": 1,
             "kernels": 2,
             "buffers": 2,
-            "buffers_checked": 0,
+            "buffers_checked": 1,
             "ops_checked": 0,
             "skipped": [{"what": "buf7", "reason": "too large"}],
         },
@@ -63,6 +79,9 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
         "source": [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}],
         "message": "the kernel computes other values than eager",
         "evidence": {"worst": "NaN", "text": "\x1b[31mred\ud800"},
+        "call": None,
+        "step": None,
+        "time": 1_750_000_000.0,
         "fingerprint": fingerprint(finding()),
         "suppressed": None,
     }

@@ -90,7 +90,10 @@ def test_the_terminal(recording: Reader, request: pytest.FixtureRequest) -> None
 
 @pytest.mark.parametrize("recording", ["clean", "findings", "crashed"], indirect=True)
 def test_the_json(recording: Reader, request: pytest.FixtureRequest) -> None:
-    assert_golden_json(f"{request.node.callspec.params['recording']}.json", as_json(recording))
+    report = as_json(recording)
+    assert report["recording"] == str(recording.path)
+    report["recording"] = "run"
+    assert_golden_json(f"{request.node.callspec.params['recording']}.json", report)
 
 
 @pytest.mark.parametrize("recording", ["big"], indirect=True)

@@ -64,7 +64,7 @@ Compiled program: 1 graph, 2 kernels, 2 buffers (0 checked), 0 operators checked
 Not checked
   6 × too large: buf0, buf1, buf2, buf3, …
 
-torchsan: findings: 1 error; 2 kernels in 1 graph, 0 of 2 buffers checked
+torchsan: findings: 1 error; 0 of 2 kernels, 0 of 2 buffers
 recording: run   again: torchsan report run
 """
     )
@@ -72,7 +72,7 @@ recording: run   again: torchsan report run
 
 def test_quiet_and_clean_is_one_line(writer: Writer) -> None:
     writer.graph(graph())
-    assert shown(finished(writer), quiet=True) == "\ntorchsan: clean: 2 kernels in 1 graph, 0 of 2 buffers checked\n"
+    assert shown(finished(writer), quiet=True) == "\ntorchsan: clean: 0 of 2 kernels, 0 of 2 buffers\n"
 
 
 def test_a_long_program_fits_a_screen_unless_all_is_asked_for(writer: Writer) -> None:
@@ -163,7 +163,7 @@ def test_a_clean_run_is_one_line(writer: Writer) -> None:
     writer.graph(graph(kernels=30))
     text = brief(finished(writer))
     assert text.count("\n") == 1
-    assert text.startswith("torchsan: clean: 30 kernels in 1 graph")
+    assert text.startswith("torchsan: clean: 0 of 30 kernels, 0 of 30 buffers")
     assert "recording: run" in text
 
 

@@ -6,6 +6,7 @@ Importing it imports no torch.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchsan.errors import FindingsError
 from torchsan.records import Exhibit, Finding, Severity
+from torchsan.watch.calls import current_call
 from torchsan.watch.observer import CompiledProgram, Observer
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class Collector(Observer):
         """
         severity = finding.severity
         key = (finding.check, key)
+        if finding.call is None and finding.graph is not None:
+            finding = dataclasses.replace(finding, call=current_call(finding.graph))
         with self._lock:
             known = self._findings.get(key)
             if known is None:

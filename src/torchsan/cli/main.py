@@ -16,13 +16,17 @@ from torchsan._version import __version__
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
-_COMMANDS = ("run", "report", "values", "diff", "repro", "ops", "check-package", "store", "open", "explain", "doctor")
+_COMMANDS = (
+    *("run", "report", "open", "explain", "values", "diff", "repro", "export"),
+    *("ops", "check-package", "store", "doctor"),
+)
 _EPILOG = """\
 examples:
   torchsan run train.py --epochs 1      run a program, check everything, report
   torchsan run --check memory -m pkg    a module, one check
   torchsan run --json r.json train.py   and a report for programs
   torchsan report torchsan-runs/…       the report again
+  torchsan report runs/*                many recordings in one report
   torchsan values torchsan-runs/…       what --watch saw
   torchsan diff run-1 run-2             where two recordings part
   torchsan repro torchsan-runs/…        the first error by itself, as a script

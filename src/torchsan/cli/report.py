@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from torchsan.aoti.launches import as_recording
 from torchsan.errors import UsageError
+from torchsan.fleet import Tables, find_recordings, several
 from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
@@ -30,12 +31,18 @@ def opened(path: str) -> Iterator[Reader]:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
     parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
-    parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
+    parser.add_argument(
+        "recordings",
+        metavar="RECORDING",
+        nargs="+",
+        help="the folder that `torchsan run` wrote, or its URL; of several, or of a folder of many, one report",
+    )
     add_export_flags(parser, EXPORTERS)
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
     parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
+    parser.add_argument("--follow", action="store_true", help="show a run that is going on, until it ends")
     parser.add_argument("--exit-code", metavar="N", default="1", help="exit with N instead of 1 for errors found")
     parser.add_argument("--github", action="store_true", help="also write annotations for GitHub Actions to stdout")
     parser.set_defaults(run=run)
@@ -45,6 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
     exports = Exports(EXPORTERS, args)
     found: int = parse_options("the command line", {"exit-code": args.exit_code})["exit_code"]
+    if args.follow:
+        return _follow(args.recordings).exit_as(found)
+    if several(args.recordings):
+        return _run_fleet(args, found)
+    (args.recording,) = args.recordings
     with local_copy(args.recording) as folder:
         url = args.recording if is_url(args.recording) else None
         if rank_folders(folder):
@@ -66,6 +78,31 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_lines(kernel_details(recording, args.kernels), sys.stdout)
     if args.finding is None and args.kernels is None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+
+
+def _follow(places: Sequence[str]) -> Verdict:
+    from torchsan.report.follow import follow
+
+    if len(places) != 1 or is_url(places[0]):
+        raise UsageError("--follow takes the folder of one recording", slug="usage")
+    return follow(Path(places[0]), sys.stdout)
+
+
+def _run_fleet(args: argparse.Namespace, found: int) -> int:
+    """Report over many recordings, as one."""
+    from torchsan.fleet.summary import FLEET_EXPORTERS, fleet_lines, summarize_fleet
+
+    of_one = {e.name for e in EXPORTERS} - {e.name for e in FLEET_EXPORTERS}
+    for flag in (*sorted(of_one), "finding", "kernels"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} takes one recording", slug="usage")
+    exports = Exports(FLEET_EXPORTERS, args)
+    with Tables.read(find_recordings(args.recordings), sys.stderr if sys.stderr.isatty() else None) as tables:
+        fleet = summarize_fleet(tables)
+    exports.write(fleet)
+    if not exports.to_stdout:
+        print_lines(fleet_lines(fleet, quiet=args.quiet), sys.stdout)
+    return found if fleet.exit == 1 else fleet.exit
 
 
 def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> Verdict:

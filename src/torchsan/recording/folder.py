@@ -54,6 +54,7 @@ class Manifest:
     environment: dict[str, str]
     options: Options
     seed: int | None = None
+    host: str = ""
 
 
 class NoSpaceError(UsageError):
@@ -159,6 +160,7 @@ def _manifest(command: Sequence[str], options: Options, seed: int | None) -> Man
         environment=_environment(os.environ),
         options=options,
         seed=seed,
+        host=platform.node(),
     )
 
 

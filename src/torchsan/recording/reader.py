@@ -11,7 +11,7 @@ from torchsan.errors import RecordingError
 from torchsan.recording.folder import ARTIFACT, ARTIFACTS, TENSORS, join_url, loads_strictly, read_manifest, read_plain
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, Program, State
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
 """The id that a recorder gives to a finding: it may become the name of a folder."""
@@ -75,6 +75,15 @@ class Reader:
     def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
         """The buffers of a graph that were checked."""
         return self._state.checked_of(graph, direction)
+
+    def calls(self) -> list[CallCount]:
+        """How often each graph was called, and how many of the calls were checked, as far as it was counted."""
+        return list(self._state.calls.values())
+
+    def kernels_checked(self) -> int:
+        """How many kernels wrote something that was checked."""
+        each = ((kernel, self.checked(g.id, g.direction)) for g in self.graphs() for kernel in g.kernels)
+        return sum(not names.isdisjoint(kernel.writes) for kernel, names in each)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""

@@ -11,6 +11,7 @@ import re
 import sqlite3
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
@@ -22,7 +23,7 @@ from torchsan.errors import UsageError
 from torchsan.options import Options
 from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
 from torchsan.recording.log import EventLog, connect, insert, make_single_file
-from torchsan.records import Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
+from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ COUNTED: dict[str, type[Any]] = {
     "skipped": Skipped,
     "checked": Checked,
     "ops-checked": OpsChecked,
+    "calls": CallCount,
 }
 """The kinds of events that State adds up, and what their bodies are."""
 
@@ -76,6 +78,7 @@ class State:
     skipped: dict[Skipped, None] = field(default_factory=dict)
     checked: set[tuple[GraphId, Direction, str]] = field(default_factory=set)
     ops: set[str] = field(default_factory=set)
+    calls: dict[tuple[GraphId, Direction], CallCount] = field(default_factory=dict)
 
     def add(self, kind: str, body: Any) -> Any:
         """Add an event, and return what of it was not known before: all, some or None.
@@ -101,6 +104,8 @@ class State:
                 names = sorted({*body.ops} - self.ops)
                 self.ops.update(names)
                 return OpsChecked(ops=tuple(names)) if names else None
+            case "calls", CallCount():
+                self.calls[body.graph, body.direction] = body
         return body
 
     def checked_of(self, graph: GraphId, direction: Direction) -> frozenset[str]:
@@ -172,7 +177,8 @@ class Recorder:
         if self._inert():
             return finding
         with self._lock:
-            finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}")
+            now = time.time() if finding.time is None else finding.time
+            finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}", time=now)
             self.event("finding", finding)
         if self.on_finding is not None:
             self.on_finding(finding)

@@ -19,6 +19,7 @@ from torchsan.records.finding import (
 from torchsan.records.program import (
     BufferLife,
     BytesByLine,
+    CallCount,
     CallTimes,
     Direction,
     GraphId,
@@ -39,6 +40,7 @@ from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummar
 __all__ = [
     "BufferLife",
     "BytesByLine",
+    "CallCount",
     "CallTimes",
     "Check",
     "Comparison",

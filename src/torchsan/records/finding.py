@@ -76,6 +76,8 @@ class Finding:
     """One thing that is wrong. Data: what follows from it is the caller's policy.
 
     `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
+    `call` is that of its graph in which it was found, from 0, `step` the training step, and `time` the seconds since
+    1970 when it was recorded; None where that is not known.
     `evidence` holds JSON values only; `evidence["text"]`, if there, is what of it people should read, line by line.
     """
 
@@ -93,6 +95,9 @@ class Finding:
     source: tuple[SourceLine, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+    call: int | None = None
+    step: int | None = None
+    time: float | None = None
 
 
 def fingerprint(finding: Finding) -> str:

@@ -122,6 +122,16 @@ class CallTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallCount:
+    """How many calls of a compiled graph there were so far, and how many of them checks looked at."""
+
+    graph: GraphId
+    direction: Direction
+    seen: int
+    checked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBytes:
     """A buffer and its size."""
 

@@ -79,14 +79,18 @@ def severities_text(findings: Iterable[Finding]) -> str:
     return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
 
 
-def seen_text(coverage: Coverage) -> str:
-    """Return what was looked at, in short: what `clean` covers."""
-    seen = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
-    return (
-        f"{seen}, {coverage.buffers_checked} of {count(coverage.buffers, 'buffer')} checked"
-        if coverage.buffers
-        else seen
-    )
+def seen_text(recording: Reader) -> str:
+    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls`."""
+    coverage, calls = recording.coverage(), recording.calls()
+    if not coverage.kernels:
+        return f"0 kernels in {count(coverage.graphs, 'graph')}"
+    parts = [
+        f"{recording.kernels_checked()} of {count(coverage.kernels, 'kernel')}",
+        f"{coverage.buffers_checked} of {count(coverage.buffers, 'buffer')}",
+    ]
+    if calls:
+        parts.append(f"{sum(c.checked for c in calls)} of {count(sum(c.seen for c in calls), 'call')}")
+    return ", ".join(parts)
 
 
 def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
 from torchsan.recording import Program, Reader
 from torchsan.recording.folder import Manifest
-from torchsan.records import Check, Coverage, Finding, Kind, encode
+from torchsan.records import CallTimes, Check, Coverage, Finding, GraphRecord, KernelRecord, Kind, decode, encode
 from torchsan.records.finding import fingerprint
 from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.verdict import Verdict, suppressed_by, verdict
 
-REPORT_SCHEMA = 1
+REPORT_SCHEMA = 2
 
 
 class JsonExporter(Exporter[Reader]):
@@ -40,7 +41,56 @@ def report_schema() -> dict[str, Any]:
 def as_json(recording: Reader) -> dict[str, Any]:
     """Return the report as JSON values."""
     findings = [finding_values(f, suppressed_by(recording, f)) for f in recording.findings()]
-    return report_values(recording.manifest, verdict(recording), recording.program, findings, recording.coverage())
+    report = report_values(recording.manifest, verdict(recording), recording.program, findings, recording.coverage())
+    return report | about_the_run([recording])
+
+
+def about_the_run(recordings: Sequence[Reader]) -> dict[str, Any]:
+    """Return what schema 2 adds: where the recording is, what was asked for, and what ran, how often and how long."""
+    first = recordings[0]
+    graphs = [(g, reader) for reader in recordings for g in reader.graphs()]
+    return {
+        "recording": str(first.place or first.path) if len(recordings) == 1 else None,
+        "options": encode(first.manifest.options),
+        "kernels": [_kernel(g, kernel) for g, _ in graphs for kernel in g.kernels],
+        "calls": [_calls(g, reader) for g, reader in graphs],
+        "timings": [timing for reader in recordings for timing in _timings(reader)],
+    }
+
+
+def _graph(graph: GraphRecord | CallTimes) -> dict[str, Any]:
+    id_ = graph.id if isinstance(graph, GraphRecord) else graph.graph
+    return {"id": id_, "direction": str(graph.direction)}
+
+
+def _kernel(graph: GraphRecord, kernel: KernelRecord) -> dict[str, Any]:
+    value: dict[str, Any] = encode(kernel)
+    source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
+    return {"graph": _graph(graph)} | value | {"source": source}
+
+
+def _calls(graph: GraphRecord, reader: Reader) -> dict[str, Any]:
+    counted = {(c.graph, c.direction): c for c in reader.calls()}.get((graph.id, graph.direction))
+    # Calls of a graph that another backend than Inductor compiled are not counted.
+    none = 0 if graph.kernels else None
+    numbers = {"seen": counted.seen, "checked": counted.checked} if counted else {"seen": none, "checked": none}
+    return {"graph": _graph(graph)} | numbers
+
+
+def _timings(reader: Reader) -> Iterator[dict[str, Any]]:
+    """How long the calls of each graph that were timed took in all, kernel by kernel."""
+    kernels = {(g.id, g.direction, k.nth): k.name for g in reader.graphs() for k in g.kernels}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for body in reader.events("times"):
+        call = decode(CallTimes, body.get("times"))
+        for launch in call.launches:
+            key = (call.graph, call.direction, launch.nth)
+            if key in kernels:
+                names = {"graph": _graph(call), "kernel": kernels[key], "nth": launch.nth}
+                total = found.setdefault(key, names | {"launches": 0, "seconds": 0.0})
+                total["launches"] += launch.launches
+                total["seconds"] += launch.seconds
+    yield from found.values()
 
 
 def report_values(

@@ -16,7 +16,7 @@ from torchsan.records import Coverage, Finding, Severity, Skipped, decode
 from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
-from torchsan.report.json_report import JsonExporter, finding_values, report_values
+from torchsan.report.json_report import JsonExporter, about_the_run, finding_values, report_values
 from torchsan.report.terminal import STATUS_STYLES, print_lines
 from torchsan.report.verdict import Status, Verdict, suppressed_by, verdict
 
@@ -156,7 +156,7 @@ def _lines(ranks: Ranks, quiet: bool) -> Iterator[Line]:
 
 def _table(ranks: Ranks) -> Iterator[Line]:
     for rank, reader in ranks.readers.items():
-        seen = seen_text(reader.coverage())
+        seen = seen_text(reader)
         yield Line(f"rank {rank}: {verdict(reader).status}: {seen}   torchsan report {clean(shown_place(reader))}")
     steps, tensors = ranks.compared
     if steps and tensors:
@@ -187,7 +187,8 @@ class RanksJsonExporter(Exporter[Ranks]):
             )
             for m in subject.findings
         ]
-        return json_text(report_values(first.manifest, subject.verdict, program, findings, _coverage(subject)))
+        report = report_values(first.manifest, subject.verdict, program, findings, _coverage(subject))
+        return json_text(report | about_the_run(list(subject.readers.values())))
 
 
 RANKS_EXPORTERS: tuple[Exporter[Ranks], ...] = (RanksJsonExporter(),)

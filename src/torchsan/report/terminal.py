@@ -182,7 +182,7 @@ def _verdict_line(recording: Reader, outcome: Verdict) -> Line:
 
 def verdict_text(recording: Reader, outcome: Verdict) -> str:
     """Return the verdict in one line: the word, how many findings there are, and what was looked at."""
-    findings, seen = counting(recording), seen_text(recording.coverage())
+    findings, seen = counting(recording), seen_text(recording)
     found = severities_text(findings)
     if suppressed := len(recording.findings()) - len(findings):
         found = f"{found}, {suppressed} suppressed" if found else f"{suppressed} suppressed"

@@ -98,6 +98,17 @@ def pop_mode(mode: OperatorMode) -> None:
         _push_mode(other)
 
 
+def remove_own_modes() -> None:
+    """Take every mode of torchsan's off this thread's stack, and leave the program's."""
+    kept: list[TorchDispatchMode] = []
+    while _len_torch_dispatch_stack():
+        top = _pop_mode()
+        if not isinstance(top, OperatorMode):
+            kept.append(top)
+    for other in reversed(kept):
+        _push_mode(other)
+
+
 def storage_pattern(tensors: list[Any]) -> tuple[int, ...]:
     """For each tensor the position of the first that has the same storage; empty if all have their own."""
     if len(tensors) < 2:

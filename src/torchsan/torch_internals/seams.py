@@ -132,6 +132,18 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "GraphPatternEntry.apply(self, ...); LoweringPatternEntry.apply(self, ...)",
         },
     ),
+    (
+        "stages",
+        "run the user's own Python beside a compiled call",
+        {
+            "torch._dynamo.eval_frame": "OptimizeContext.__call__(self, fn)",
+            "torch._guards": "TracingContext.try_get()",
+            "torch._C._functorch": "maybe_current_level; is_functorch_wrapped_tensor",
+            "torch._C": "_len_torch_dispatch_stack",
+            "torch.utils._python_dispatch": "_push_mode(mode); _pop_mode(...)",
+            "torch._C._dynamo.eval_frame": "_FrameAction; _FrameExecStrategy; set_code_exec_strategy",
+        },
+    ),
     ("stages", "know who runs the backward", {"torch._dynamo.compiled_autograd": "compiled_autograd_enabled"}),
     ("stages", "keep the operators that a finding needs", {"torch.fx.experimental.proxy_tensor": "make_fx(f, ...)"}),
     (

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
-from torchsan.records import CallTimes, LaunchTime
+from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
@@ -21,6 +23,25 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[CompiledProgram, str, Exception], None]
 """Told when a watch failed: on which program, which observer, how."""
+
+
+_running = threading.local()
+
+
+def current_call(graph: GraphRef) -> int | None:
+    """Which call of a graph, from 0, is running on this thread, if it is observed; None if none is."""
+    found: dict[GraphRef, int] = getattr(_running, "calls", {})
+    return found.get(graph)
+
+
+@contextmanager
+def _numbered(graph: GraphRef, number: int) -> Iterator[None]:
+    before: dict[GraphRef, int] = getattr(_running, "calls", {})
+    _running.calls = before | {graph: number}
+    try:
+        yield
+    finally:
+        _running.calls = before
 
 
 class ProbedProgram:
@@ -40,6 +61,7 @@ class ProbedProgram:
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
         self._calls: Counter[tuple[int, ...]] = Counter()
+        self._total = 0
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
@@ -53,16 +75,18 @@ class ProbedProgram:
         sizes = tuple(a for a in args if type(a) is int)
         call = self._calls[sizes]
         self._calls[sizes] = call + 1
+        number, self._total = self._total, self._total + 1
         watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
         if not watches:
             return self._original(args)
         running = ProbedCall(self._program, "call", self._probed, watches, self._failed)
-        try:
-            result = running.run(self._original, args)
-        except BaseException as e:
-            running.tell("close", e)
-            raise
-        running.tell("close", None)
+        with _numbered(self._program.ref, number):
+            try:
+                result = running.run(self._original, args)
+            except BaseException as e:
+                running.tell("close", e)
+                raise
+            running.tell("close", None)
         return result
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
@@ -177,14 +201,29 @@ class Timer(Observer):
         self._limit = calls
         self._checked = checked
         self._passed: Counter[str] = Counter()
+        self._seen: Counter[GraphRef] = Counter()
+        self._looked: Counter[GraphRef] = Counter()
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        if self._limit is None or call < self._limit:
+        ref = program.ref
+        wanted = self._limit is None or call < self._limit
+        self._seen[ref] += 1
+        self._looked[ref] += wanted and self._checked
+        # Now and then, for a program that is killed; the final counts are recorded when the session ends.
+        if wanted or self._seen[ref].bit_count() == 1:
+            self._record(ref)
+        if wanted:
             return _TimedCall(self._writer, program, call)
         self._passed[program.record.label] += 1
         return None
 
+    def _record(self, ref: GraphRef) -> None:
+        count = CallCount(graph=ref.id, direction=ref.direction, seen=self._seen[ref], checked=self._looked[ref])
+        self._writer.event("calls", count)
+
     def close(self) -> None:
+        for ref in self._seen:
+            self._record(ref)
         for label, count in self._passed.items() if self._checked else ():
             calls = "1 call" if count == 1 else f"{count} calls"
             reason = f"only the first {self._limit} with each set of sizes are checked; --calls N|all for more"

@@ -38,6 +38,13 @@ class CompiledProgram:
         """How findings name this graph."""
         return GraphRef(id=self.record.id, direction=self.record.direction)
 
+    def configuration(self, launch: Launch) -> dict[str, str]:
+        """As evidence: the configuration that an autotuned kernel, or any in Triton, ran with; empty for others."""
+        from torchsan.torch_internals.inductor import configuration
+
+        text = configuration(self.constants.get(launch.kernel)) if self.model.is_triton(launch) else None
+        return {"configuration": text} if text is not None else {}
+
     def attribute(self, function: str, name: str) -> Any:
         """What a `get_attr` node in the graph of `function` refers to, as the generated program holds it."""
         import torch

@@ -45,7 +45,7 @@ class Eager:
         if not differences:
             return ()
         what = "Dynamo's graph does not compute what the Python function does"
-        fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": _source(self._fn)}
+        fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": source_of(self._fn)}
         return (difference_finding(what, differences, **fields),)
 
     def _again(self, arithmetic: Arithmetic, seed: int = 0) -> Results:
@@ -114,8 +114,10 @@ def _widened_leaf(t: torch.Tensor) -> torch.Tensor:
     return wide.requires_grad_() if t.requires_grad else wide
 
 
-def _source(fn: Any) -> tuple[SourceLine, ...]:
-    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+def source_of(fn: Any) -> tuple[SourceLine, ...]:
+    """Where a function, or the forward of a module, is defined."""
+    module = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+    target = type(module).forward if isinstance(module, torch.nn.Module) else fn
     code = getattr(target, "__code__", None)
     if code is None:
         return ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
+from torchsan.torch_internals.compiled_calls import observe_compiled_calls
 from torchsan.watch.compiled import graph_record
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     import torch.fx
 
     from torchsan.checks.collector import Build, Collector
+    from torchsan.checks.stages.referee import CaptureReferee
     from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
+    from torchsan.torch_internals.compiled_calls import CallWatcher
 
 
 class StagesCheck(Observer):
@@ -33,11 +37,29 @@ class StagesCheck(Observer):
         self._kernels_elsewhere = kernels_elsewhere
         self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
+        self._referee: CaptureReferee | None = None
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        with observe_compile_stages(self._built, self._failed):
+        with (
+            observe_compile_stages(self._built, self._failed),
+            observe_compiled_calls(self._watcher, self._failed),
+        ):
             yield
+
+    def _watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> CallWatcher:
+        from torchsan.checks.stages.referee import CaptureReferee, no_exhibit
+
+        if self._referee is None:
+            self._referee = CaptureReferee(
+                self._calls,
+                report=lambda finding: self._collector.add((next(self._numbers), "python"), finding, no_exhibit),
+                skipped=self._writer.skipped,
+                explained=lambda: sum(
+                    f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
+                ),
+            )
+        return self._referee.watcher(fn, compiled)
 
     def compile(self, backend: str, gm: torch.fx.GraphModule, compile_: Callable[[], Any]) -> Callable[..., Any]:
         """Look at one compile of Dynamo's graph `gm`, which was begun before this was attached."""
@@ -53,7 +75,7 @@ class StagesCheck(Observer):
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
 
     def _built(self, ladder: CompileStages) -> None:
-        from torchsan.checks.stages.plan import launches_users_kernels
+        from torchsan.checks.stages.plan import writes_attributes
         from torchsan.checks.stages.watch import StagesWatch
 
         refs = self._refs.setdefault(id(ladder), {})
@@ -61,10 +83,9 @@ class StagesCheck(Observer):
         if not inductor:
             self._record(ladder, refs)
         label = next((f"graph {r.id}" for r in refs.values()), "a graph")
-        if launches_users_kernels(ladder):
-            # A graph runs on memory of its own, which nothing guards: a kernel that writes beyond it ends the job.
-            reason = "a Triton kernel of the user's own is not run a second time"
-            not_checked(self._writer, f"stages of {label}", reason)
+        if writes_attributes(ladder.dynamo.snapshots[0].graph):
+            # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
+            self._writer.skipped(f"stages of {label}", "it writes tensors that it was not given but holds itself")
             return
 
         def checked(direction: Direction, names: list[str]) -> None:
@@ -87,6 +108,7 @@ class StagesCheck(Observer):
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
+            unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:

@@ -234,6 +234,15 @@ def launches_users_kernels(stages: CompileStages) -> bool:
 def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:
     """The inputs, by position, that Dynamo's graph may write: never too few."""
     positions = {n: i for i, n in enumerate(m for m in graph.nodes if m.op == "placeholder")}
+    return frozenset(positions[n] for n in _maybe_written(graph) if n in positions)
+
+
+def writes_attributes(graph: torch.fx.Graph) -> bool:
+    """Whether it may write tensors that it holds itself, as the step of an optimizer does: it cannot run on copies."""
+    return any(node.op == "get_attr" for node in _maybe_written(graph))
+
+
+def _maybe_written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     found: set[torch.fx.Node] = set()
     stack = [written for node in graph.nodes for written in _written(node)]
     while stack:
@@ -242,7 +251,7 @@ def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:
             # It may be a view of what it was made from.
             found.add(node)
             stack += node.all_input_nodes
-    return frozenset(positions[n] for n in found if n in positions)
+    return found
 
 
 _STATISTICS = ("running_mean", "running_var")

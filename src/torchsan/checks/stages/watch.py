@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
-from torchsan.checks.stages.plan import maybe_mutated
+from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
@@ -49,6 +51,7 @@ class StagesWatch:
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
         blamed: Callable[[], bool],
+        unchecked: Callable[[str], None],
     ) -> None:
         self._stages = stages
         self._calls = calls
@@ -58,6 +61,8 @@ class StagesWatch:
         self._checked = checked
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
+        self._unchecked = unchecked
+        self._users_kernels = launches_users_kernels(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
@@ -68,12 +73,13 @@ class StagesWatch:
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
         self._later = False
+        self._numbers = itertools.count()
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
         compiled = self._stages.compiled
         assert compiled is not None
-        call = None if self._wrong else self._prepared(args)
+        call = None if self._wrong else self._prepared(args, next(self._numbers))
         if call is None:
             return compiled(*args)
         search, backward = call
@@ -107,7 +113,7 @@ class StagesWatch:
             total = sum(self._seen.values())
         return self._calls is None or count == 0 or total <= self._calls
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[Search, Backward | None] | None:
+    def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
             reason = unsupported(args)
@@ -116,13 +122,15 @@ class StagesWatch:
                 return None
             if not self._wanted(args):
                 return None
-            call = RepeatableCall(args, self._names, self._mutated)
+            call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
             _ = search.reference  # Before the program goes on and changes what it reads.
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
-            self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
+            # A kernel of the user's own is nobody's but theirs: that it was not run must not read as clean.
+            tell = self._unchecked if self._users_kernels else self.skipped
+            tell(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
             return None
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
@@ -182,7 +190,8 @@ class StagesWatch:
             self._reported.add((stage, pass_))
             self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
-            self._report(make(), partial(exhibit_of_call, self._stages, search, earlier))
+            finding = replace(make(), call=search.call.number)
+            self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)

@@ -240,7 +240,7 @@ class ValuesWatch(CallWatch):
                 )
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
-                self._checked.update((target.buffer, *at.plan.inner))
+                self._checked.update((target.buffer, target.variable, *at.plan.inner))
                 if judgement.outcome is not Outcome.RIGHT:
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
         return wrong

@@ -1,0 +1,234 @@
+"""The capture referee: what a compiled call did against what the user's own Python does from the same state."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+
+from torchsan.checks.stages.capture import source_of
+from torchsan.checks.stages.findings import Difference, difference_finding
+from torchsan.checks.stages.twin_findings import Answers, apart, unlike
+from torchsan.errors import FindingsError
+from torchsan.records import Finding, Severity, Stage
+from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.isolation import obstacle
+from torchsan.reference.reachable import fingerprint, returned
+from torchsan.reference.twin import After, Call, Twin, TwinFailed
+from torchsan.torch_internals.compile_stages import backward_is_traced
+from torchsan.torch_internals.operators import undisturbed
+
+log = logging.getLogger(__name__)
+
+_MOST_KINDS = 64
+_ALWAYS = 32
+"""Calls at the beginning whose arguments are looked at, whatever that costs."""
+_SHARE = 0.005
+"""The part of a call's time that looking at its arguments may take, on average, afterwards."""
+_MOST_PENDING = 4
+"""Calls that may wait for their backward at a time."""
+_WHAT = "the compiled function does not do what its Python does"
+
+Report = Callable[[Finding], None]
+
+
+class CaptureReferee:
+    """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now."""
+
+    def __init__(
+        self, calls: int | None, report: Report, skipped: Callable[[str, str], None], explained: Callable[[], int]
+    ) -> None:
+        self.calls = calls
+        self.report = report
+        self.skipped = skipped
+        self.explained = explained
+        self._pending: list[weakref.ref[Twin]] = []
+
+    def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
+        """Look at the calls of one function."""
+        return FunctionWatch(self, fn, compiled)
+
+    def pend(self, twin: Twin) -> None:
+        """Let a twin wait for the backward of its call; the oldest waits no longer if there are too many."""
+        self._pending = [ref for ref in self._pending if ref() is not None]
+        while len(self._pending) >= _MOST_PENDING:
+            oldest = self._pending.pop(0)()
+            if oldest is not None:
+                oldest.close()
+        self._pending.append(weakref.ref(twin))
+
+
+class FunctionWatch:
+    """One compiled function: checks its first calls, each whose arguments or state look new, and now and then one."""
+
+    def __init__(self, referee: CaptureReferee, fn: Callable[..., Any], compiled: Callable[..., Any]) -> None:
+        self.idle = 0
+        self._referee = referee
+        self._fn = fn
+        self._compiled = compiled
+        self._name = getattr(fn, "__qualname__", type(fn).__name__)
+        self._count = 0
+        self._seen: set[Any] = set()
+        self._looking = self._calling = 0.0
+        self._done = False
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the compiled function for the program, and check the call if it is one to check."""
+        start = time.perf_counter()
+        wanted = not self._done and self._wanted(args, kwargs)
+        looked = time.perf_counter()
+        if wanted:
+            return self._checked(args, kwargs)
+        result = self._compiled(*args, **kwargs)
+        self._looking, self._calling = looked - start, time.perf_counter() - looked
+        if self._done:
+            self.idle = 1 << 62
+        elif self._count > _ALWAYS and self._referee.calls is not None:
+            self.idle = min(int(self._looking / (_SHARE * self._calling + 1e-9)), 4096)
+            self._count += self.idle
+        return result
+
+    def _wanted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        number, calls = self._count, self._referee.calls
+        self._count += 1
+        try:
+            look = hash(fingerprint(self._fn, args, kwargs))
+        except Exception:  # noqa: BLE001  # an argument may be anything; then it is like all others
+            look = 0
+        new = look not in self._seen and len(self._seen) < _MOST_KINDS
+        self._seen.add(look)
+        return calls is None or new or number < calls or (number >= 16 and number & (number - 1) == 0)
+
+    def _skip(self, reason: str, *, done: bool = True) -> None:
+        self._done = self._done or done
+        self._referee.skipped(f"the Python of {self._name}", reason)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        begun = self._begin(args, kwargs)
+        if begun is None:
+            return self._compiled(*args, **kwargs)
+        call, twin = begun
+        errors = self._referee.explained()
+        try:
+            result = self._compiled(*args, **kwargs)
+        except BaseException:
+            twin.close()
+            raise
+        try:
+            self._judge(call, twin, result, errors)
+        except FindingsError:
+            raise
+        except TwinFailed as e:
+            self._skip(f"it was not run beside the compiled call: {e}")
+            twin.close()
+        except Exception as e:  # a check that fails ends the check, never the user's job
+            log.debug("capture referee failed", exc_info=True)
+            self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
+            twin.close()
+        return result
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Twin] | None:
+        try:
+            reason = obstacle()
+            if reason is not None:
+                self._skip(f"it was not run beside the compiled call: {reason}")
+                return None
+            call = Call(self._fn, args, kwargs)
+            return call, Twin(call)
+        except Exception as e:  # as above
+            log.debug("no twin", exc_info=True)
+            self._skip(f"it was not run beside the compiled call: {type(e).__name__}: {e}".splitlines()[0][:200])
+            return None
+
+    def _judge(self, call: Call, twin: Twin, result: Any, errors: int) -> None:
+        with undisturbed():
+            mine, _ = call.after(result, lambda _name, _t: True)
+            theirs = twin.after()
+            differences = unlike(mine, theirs)
+            comparable = mine.random == theirs.random
+            if comparable:
+                answers = Answers(twin, None, theirs)
+                differences += apart(_different(mine, theirs), answers, {d.name for d in differences})
+        if not comparable:
+            self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
+        if self._found(differences, errors) or not comparable or call.region is None:
+            twin.close()
+            return
+        self._follow(call, twin, returned(result).tensors, errors)
+
+    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], errors: int) -> None:
+        assert call.region is not None
+        if backward_is_traced():
+            twin.close()
+            return
+        pending = partial(self._gradients, twin, errors)
+        self._referee.pend(twin)
+        reason = call.region.follow(outputs, pending)
+        call.region.forget()
+        if reason is not None:
+            self._skip(f"its gradients were not compared: {reason}", done=False)
+
+    def _gradients(
+        self,
+        twin: Twin,
+        errors: int,
+        cotangents: dict[str, torch.Tensor],
+        gradients: dict[str, torch.Tensor],
+        partial_: set[str],
+    ) -> None:
+        autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))
+        try:
+            with undisturbed():
+                expected = twin.gradients(cotangents, autocast)
+                pairs = {}
+                for name in {**expected, **gradients}:
+                    if name not in partial_:
+                        e, g = expected.get(name), gradients.get(name)
+                        zeros = torch.zeros_like(g if e is None else e)  # type: ignore[arg-type]  # one of them is there
+                        pairs[name] = (zeros if g is None else g, zeros if e is None else e)
+                answers = Answers(twin, (cotangents, autocast), None)
+                differences = apart(pairs, answers, set(), "gradient of ")
+            self._found(differences, errors)
+        except FindingsError:
+            raise
+        except TwinFailed as e:
+            self._skip(f"its gradients were not compared: {e}", done=False)
+        except Exception as e:  # as above
+            log.debug("capture referee failed", exc_info=True)
+            self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
+        finally:
+            twin.close()
+
+    def _found(self, differences: list[Difference], errors: int) -> bool:
+        """Report, once for a function, unless a later stage has an error that explains it."""
+        if not differences:
+            return False
+        self._done = True
+        if self._referee.explained() == errors:
+            fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": source_of(self._fn)}
+            self._referee.report(difference_finding(f"{_WHAT}, in {self._name}", differences, **fields))
+        return True
+
+
+def _different(mine: After, theirs: After) -> dict[str, tuple[Any, Any]]:
+    """What both have and is not equal: tensors, of the other side None if it was not sent, and plain values."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (told.tensor, theirs.tensors[name].tensor)
+        for name, told in mine.tensors.items()
+        if name in theirs.tensors and told.digest != theirs.tensors[name].digest
+    }
+    for name, value in mine.values.items():
+        other = theirs.values.get(name, value)
+        if type(other) is type(value) and other != value and not (other != other and value != value):
+            pairs[name] = (value, other)
+    return pairs
+
+
+def no_exhibit(*_: Any) -> NoReturn:
+    """Why a finding of the referee has none."""
+    raise Unavailable("the finding is about the program's own Python, which a recording does not hold")

@@ -1,0 +1,145 @@
+"""What differs between a compiled call and the user's own Python, judged like everything else by `reference.judge`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchsan.checks.stages.findings import Difference, wrong
+from torchsan.records import Kind
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.calls import Results
+from torchsan.reference.judge import Outcome, agrees, is_another
+from torchsan.reference.twin import After, Autocast, Twin
+
+_ULPS = 64.0
+"""Units in the last place of a tensor's scale below which nothing is asked: a kernel may be that imprecise, and what
+Dynamo did is not."""
+
+Pairs = Mapping[str, tuple[Any, Any]]
+"""What the compiled call and the user's Python gave, by name: tensors and plain values."""
+
+
+def unlike(mine: After, theirs: After) -> list[Difference]:
+    """What differs in kind: shapes, dtypes, what gradients flow into, and which output is which input."""
+    found = []
+    for name, told in theirs.tensors.items():
+        other = mine.tensors.get(name)
+        if other is None:
+            if name.startswith("output"):
+                message = f"{name} is a tensor in Python, and is none"
+                found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+        elif (other.shape, other.dtype) != (told.shape, told.dtype):
+            message = f"{name} is {_meta(other)}, not {_meta(told)}"
+            found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+        elif name.startswith("output") and other.requires_grad != told.requires_grad:
+            message = f"{name} {'takes' if other.requires_grad else 'takes no'} gradient, unlike in Python"
+            found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+    for output, source in sorted(mine.aliases - theirs.aliases):
+        message = f"{output} shares memory with {source}, which it does not in Python"
+        found.append(Difference(name=output, kind=Kind.UNDECLARED_ALIAS, message=message))
+    for output, source in sorted(theirs.aliases - mine.aliases):
+        message = f"{output} does not share memory with {source}, which it does in Python"
+        found.append(Difference(name=output, kind=Kind.METADATA_MISMATCH, message=message))
+    for output, source in sorted(theirs.same ^ mine.same):
+        now, then = ("is", "is not") if (output, source) in mine.same else ("is not", "is")
+        message = f"{output} {now} {source} itself, which it {then} in Python"
+        found.append(Difference(name=output, kind=Kind.METADATA_MISMATCH, message=message))
+    return found
+
+
+def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> list[Difference]:
+    """Those of the pairs that rounding does not explain, and that come out the same each time in Python."""
+    tensors, others = answers.as_tensors({n: p for n, p in pairs.items() if n not in known})
+    doubtful = {n: p for n, p in tensors.items() if not _near(*p)}
+    if not doubtful and not others:
+        return []
+    steady = answers.steady(doubtful, others)
+    found = []
+    for name, (mine, expected) in others.items():
+        if name in steady:
+            message = f"{what}{name} is {mine!r:.80}, not {expected!r:.80}"
+            found.append(Difference(name=what + name, kind=Kind.WRONG_VALUES, message=message))
+    doubtful = {n: p for n, p in doubtful.items() if n in steady}
+    actual = Results(tensors={what + n: mine for n, (mine, _) in doubtful.items()})
+    eager = {n: e for n, (_, e) in doubtful.items()}
+
+    def rerun(arithmetic: Arithmetic, seed: int) -> Results:
+        given = eager if arithmetic is Arithmetic.EAGER else answers.again(arithmetic, seed)
+        return Results(tensors={what + n: _tensor(given.get(n)) for n in doubtful})
+
+    try:
+        answers.again(Arithmetic.NUDGED, 1)
+    except Unavailable:  # In no other arithmetic can it be run: then only what is another result altogether is one.
+        different = [n for n, (mine, e) in doubtful.items() if is_another(mine, e)]
+        messages = {n: f"{what}{n} is another tensor than in Python" for n in different}
+        return found + [Difference(name=what + n, kind=Kind.WRONG_VALUES, message=m) for n, m in messages.items()]
+    judged = wrong(actual, list(actual.tensors), rerun)
+    found += [d for d in judged if d.judgement is None or d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
+    return found
+
+
+class Answers:
+    """Asks a twin, each question once: about the call, or about its backward from these cotangents."""
+
+    def __init__(
+        self, twin: Twin, gradients: tuple[Mapping[str, torch.Tensor], Autocast] | None, after: After | None
+    ) -> None:
+        self._twin = twin
+        self._gradients = gradients
+        self._after = after
+        self._known: dict[tuple[Arithmetic, int], dict[str, Any]] = {}
+
+    def as_tensors(self, pairs: Pairs) -> tuple[dict[str, tuple[torch.Tensor, torch.Tensor]], dict[str, Any]]:
+        """The pairs as tensors, fractions among them; and those that are something else."""
+        asked = [n for n, (mine, expected) in pairs.items() if isinstance(mine, torch.Tensor) and expected is None]
+        sent = self._twin.tensors(asked) if asked else {}
+        tensors, others = {}, {}
+        for name, (mine, expected) in pairs.items():
+            expected = sent.get(name) if name in asked else expected
+            a, e = _tensor(mine), _tensor(expected)
+            if a is None or e is None:
+                others[name] = (mine, expected)
+            elif a.shape == e.shape and a.dtype == e.dtype:
+                tensors[name] = (a, e)
+        return tensors, others
+
+    def steady(self, tensors: Pairs, others: Pairs) -> set[str]:
+        """The names under which the user's Python gives the same when it is run once more."""
+        again = self.again(Arithmetic.EAGER, 0)
+        same = {n for n, (_, e) in others.items() if again.get(n) == e}
+        for name, (_, e) in tensors.items():
+            other = _tensor(again.get(name))
+            if other is None and self._gradients is not None:
+                other = torch.zeros_like(e)
+            if other is not None and other.shape == e.shape and other.dtype == e.dtype and agrees(other, e):
+                same.add(name)
+        return same
+
+    def again(self, arithmetic: Arithmetic, seed: int) -> dict[str, Any]:
+        """Everything by name in another arithmetic. Raise Unavailable if it has no meaning in it."""
+        key = (arithmetic, seed)
+        if key not in self._known:
+            self._known[key] = self._twin.again(arithmetic, seed, self._gradients)
+        return self._known[key]
+
+
+def _near(a: torch.Tensor, e: torch.Tensor) -> bool:
+    if agrees(a, e):
+        return True
+    if e.dtype not in (torch.float32, torch.float64) or not bool(torch.isfinite(e).all()):
+        return False
+    allowed = (e.abs() + float(e.double().square().mean().sqrt())) * (_ULPS * torch.finfo(e.dtype).eps)
+    return bool(((a - e).abs() <= allowed).all())
+
+
+def _tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _meta(told: Any) -> str:
+    return f"{str(told.dtype).removeprefix('torch.')}{list(told.shape)}"

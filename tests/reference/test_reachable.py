@@ -1,0 +1,58 @@
+"""What a call can reach, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchsan.reference.reachable import fingerprint, reachable, returned
+
+TABLE = torch.zeros(2)
+FLAG = True
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x + TABLE
+
+
+def test_arguments_closures_globals_and_those_of_helpers_are_found() -> None:
+    seen = {"count": 3, "last": torch.ones(1)}
+
+    def fn(x: Any, *, scale: Any) -> Any:
+        return helper(x["a"][0]) * scale + seen["count"] if FLAG else x
+
+    found = reachable(fn, ({"a": [torch.ones(2)]},), {"scale": 2.0})
+    assert set(found.tensors) == {"argument 0['a'][0]", "variable seen['last']", "global TABLE"}
+    assert found.values == {"argument scale": 2.0, "variable seen['count']": 3, "global FLAG": True}
+
+
+def test_a_module_and_its_gradients_have_the_names_of_its_state() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model(torch.randn(3, 2)).sum().backward()
+    found = reachable(model.forward, (), {})
+    assert set(model.state_dict()) <= set(found.tensors)
+    assert "0.weight.grad" in found.tensors
+    assert found.values["training"] is True
+
+
+def test_a_result_may_be_nested() -> None:
+    assert set(returned((torch.ones(1), [torch.ones(1), {"k": torch.ones(1)}])).tensors) == {
+        "output 0",
+        "output 1[0]",
+        "output 1[1]['k']",
+    }
+
+
+def test_what_decides_a_branch_changes_the_fingerprint() -> None:
+    state = {"factor": 1}
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * state["factor"] if FLAG else x
+
+    before = fingerprint(fn, (torch.ones(2),), {})
+    assert fingerprint(fn, (torch.zeros(2),), {}) == before
+    assert fingerprint(fn, (torch.zeros(3),), {}) != before
+    state["factor"] = 2
+    assert fingerprint(fn, (torch.ones(2),), {}) != before
