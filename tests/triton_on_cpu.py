@@ -33,6 +33,7 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
     With another `cpu_backend`, only what asks for Triton itself is compiled to it.
     """
     import torch._inductor.config as config
+    from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     with ExitStack() as stack:
@@ -46,6 +47,10 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
         triton.knobs.runtime.interpret = False  # What `@triton.jit` reads; setting it sets the variable as well.
         os.environ["TRITON_INTERPRET"] = "1"  # What Inductor reads.
         enter(patch.object(CachingAutotuner, "run", _run))
+        options = getattr(triton_helpers, "get_backend_options_for_target", None)
+        if options is not None:  # Since 2.15 Inductor asks for those of its own device, which Triton does not know.
+            gpu = Driver().get_current_target()
+            enter(patch.object(triton_helpers, "get_backend_options_for_target", lambda target: options(gpu)))
         # In this process and not from a cache: neither a worker nor an artifact knows of the above.
         enter(config.patch(cpu_backend=cpu_backend, compile_threads=1, fx_graph_cache=False))
         yield
