@@ -86,7 +86,7 @@ def test_a_trial_that_does_not_end_well_fails_every_check(monkeypatch: pytest.Mo
     tried = canary.try_checks()
     assert set(tried.failures) == set(PLANTED)
     assert all("ended with status 1" in reason for reason in tried.failures.values())
-    assert last_try() == Tried(failures=tried.failures, seconds=round(tried.seconds, 2))
+    assert last_try() is None, "a full disk, say, must not turn off the checks of runs to come"
 
 
 def test_beside_a_program_it_gets_no_time_after_the_end() -> None:
@@ -120,7 +120,7 @@ def test_what_it_finds_beside_a_program_makes_the_run_incomplete(monkeypatch: py
         def __init__(self, *, gently: bool = False) -> None:
             assert gently
 
-        def answer(self, within: float) -> Tried | None:
+        def answer(self, within: float) -> Tried | str:
             return Tried(failures={"memory": "it misses"})
 
     monkeypatch.setattr(canary, "Trial", Ended)

@@ -74,26 +74,27 @@ class Trial:
                 start_new_session=True,  # Ctrl-C is for the program; and its compilers end with it.
             )
 
-    def answer(self, within: float) -> Tried | None:
-        """Return what it found out, None if it takes longer than `within` seconds from its start. It has ended then."""
+    def answer(self, within: float) -> Tried | str:
+        """Return what it found out, or why it did not, within so many seconds from its start. It has ended then.
+
+        Without an answer nothing is known of the checks: a full disk, or a missing compiler, is not their fault.
+        """
         try:
             self._process.wait(max(0.0, self._started + within - time.monotonic()))
-            return self._read()
+            answer = parse_answer((self._folder / _ANSWER).read_text(encoding="utf-8"))
+            return Tried(failures=answer.failures, seconds=time.monotonic() - self._started)
         except subprocess.TimeoutExpired:
-            return None
+            return f"it took more than {within:.0f} s"
+        except (OSError, ValueError):
+            said = self._said()
+            return f"it ended with status {self._process.returncode}: {said[-1][:200] if said else 'without a word'}"
         finally:
             self.close()
 
-    def _read(self) -> Tried:
-        seconds = time.monotonic() - self._started
-        try:
-            answer = parse_answer((self._folder / _ANSWER).read_text(encoding="utf-8"))
-            return Tried(failures=answer.failures, seconds=seconds)
-        except ValueError:
-            said = (self._folder / _SAID).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            why = said[-1][:200] if said else "without a word"
-            reason = f"the canary, which tries every check, ended with status {self._process.returncode}: {why}"
-            return Tried(failures=dict.fromkeys(map(str, PLANTED), reason), seconds=seconds)
+    def _said(self) -> list[str]:
+        with suppress(OSError):
+            return (self._folder / _SAID).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return []
 
     def close(self) -> None:
         """End it, with all that it started, and remove its folder. Does nothing the second time."""
@@ -104,11 +105,10 @@ class Trial:
 
 
 def try_checks() -> Tried:
-    """Try every check, and keep the answer for the runs to come."""
+    """Try every check, and keep the answer for the runs to come. Without one nothing is kept, and all of them fail."""
     tried = Trial().answer(_MOST_SECONDS)
-    if tried is None:
-        reason = f"the canary, which tries every check, took more than {_MOST_SECONDS:.0f} s"
-        tried = Tried(failures=dict.fromkeys(map(str, PLANTED), reason), seconds=_MOST_SECONDS)
+    if isinstance(tried, str):
+        return Tried(failures=dict.fromkeys(map(str, PLANTED), f"the canary did not get to try it: {tried}"))
     keep(tried)
     return tried
 
@@ -139,7 +139,7 @@ class Beside:
         if self._trial is not None:
             tried = self._trial.answer(_BESIDE if untested else 0.0)
             self._trial = None
-            if tried is not None:
+            if isinstance(tried, Tried):
                 keep(tried)
                 return [Skipped(what=called(c), reason=tried.failures[c]) for c in self._checks if c in tried.failures]
         known = self._known is not None and not self._known.unfinished
@@ -169,7 +169,12 @@ def _untested() -> str | None:
 def _main(gently: bool) -> None:
     if gently:
         os.nice(10)
+        # The program may go on for days: this ends by itself, with the compilers that it has started.
+        signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, _BESIDE)
     clean, wrong = _run(planted=False), _run(planted=True)
+    if failure := clean.failure or wrong.failure:
+        raise SystemExit(f"its program fails: {failure}")
     failures = {check.value: reason for check in PLANTED if (reason := _why_not(check, clean, wrong)) is not None}
     sys.stdout.write(as_text(Tried(failures=failures)))
     sys.stdout.flush()
@@ -179,8 +184,6 @@ def _main(gently: bool) -> None:
 def _why_not(check: Check, clean: _Outcome, wrong: _Outcome) -> str | None:
     """Why a check is not to be trusted here; None if it is."""
     false = [f for f in clean.errors if f.check is check]
-    if clean.failure is not None or wrong.failure is not None:
-        return f"the canary's program fails with this PyTorch: {clean.failure or wrong.failure}"
     if false:
         return f"it finds {false[0].kind} in a program of the canary's that is right: {false[0].message[:160]}"
     if check not in wrong.planted:

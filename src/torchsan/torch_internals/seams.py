@@ -15,7 +15,7 @@ from torchsan.errors import UnsupportedTorchError
 
 OLDEST = (2, 12)
 TESTED = ((2, 12), (2, 13), (2, 14), (2, 15))
-"""The releases that the tests pass with: `make test-matrix` runs them on the newest of each."""
+"""The releases that were tried: `make test-matrix` runs the tests on the newest of each, README says what passed."""
 
 
 def torch_version() -> str | None:
