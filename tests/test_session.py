@@ -238,14 +238,14 @@ def test_a_session_changes_nothing_for_good(instruments: str, folder: Path, tmp_
     before = compiled(x)
     entries, attached, old = cached(folder), state(), calls()
     assert entries, "the caches are not used here, so this tests nothing"
-    found = {k: counters["inductor"][k] for k in ("fxgraph_cache_hit", "fxgraph_cache_miss")}
+    missed = counters["inductor"]["fxgraph_cache_miss"]
     with torchsan.session(check="values", watch="save", out=tmp_path / "run") as run:
-        # Compiled before the session, compiled anew inside it, without the caches.
+        # Compiled before the session, compiled anew inside it, although the caches have it.
         inside = compiled(x)
         assert run.coverage.kernels == 2
         assert state()["lowering"] is not attached["lowering"]
     assert cached(folder) == entries
-    assert {k: counters["inductor"][k] for k in found} == found
+    assert counters["inductor"]["fxgraph_cache_miss"] == missed
     assert torch.equal(before, inside)
     assert state() == attached
     assert calls()[: len(old)] == old

@@ -104,6 +104,14 @@ COMPILER_MODULES = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
 """What takes longest to import before the first compile, for a process that must not import torchsan."""
 
 
+def compile_in_process() -> None:
+    """Compile in this process from now on: after a fork, the pool of compilers is another process's."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1  # type: ignore[attr-defined]  # a setting
+
+
 def warm_compiler() -> None:
     """Import Dynamo, AOTAutograd and Inductor, and compile a line, on this thread alone and leaving none behind.
 

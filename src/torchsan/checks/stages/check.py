@@ -112,9 +112,10 @@ class StagesCheck(Observer):
         )
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
-        """Whether an error in a kernel of one of these graphs was found already, which names more than this could."""
+        """Whether an error in a kernel of these graphs, or in a cache, was found, which names more than this could."""
         return any(
-            f.severity is Severity.ERROR and f.stage is Stage.KERNEL and f.graph in refs.values()
+            f.severity is Severity.ERROR
+            and (f.stage is Stage.CACHE or (f.stage is Stage.KERNEL and f.graph in refs.values()))
             for f in self._writer.findings
         )
 
