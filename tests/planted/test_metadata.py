@@ -110,6 +110,8 @@ def test_one_finding_an_operator_with_a_count_and_a_call_that_can_be_pasted() ->
 # What stops a compiled program at once is compiled alone, the rest in one program.
 _TOGETHER = (
     "wrong_small_mutation",
+    "wrong_dtype",
+    "wrong_second",
     "wrong_mutation",
     "wrong_data_mutation",
     "wrong_offset",
@@ -118,14 +120,10 @@ _TOGETHER = (
     "wrong_meta",
 )
 _CLEAN = ("right", "right_number", "right_tuple", "right_mutation", "right_meta")
-_STOPS = ("wrong_size", "wrong_rank", "wrong_stride", "wrong_layout", "wrong_none", "wrong_dtype", "wrong_second")
-"""Those of another dtype stop it since PyTorch 2.14, which asserts what fake kernels say of it."""
+_STOPS = ("wrong_size", "wrong_rank", "wrong_stride", "wrong_layout", "wrong_none")
 _SHARES = ("wrong_alias", "wrong_alias_of_outputs", "wrong_fake_view")
 """PyTorch itself warns of operators whose results share memory, and raises where the variable CI is set."""
-_NOT_COMPILED = {
-    "wrong_device": "Torch not compiled with CUDA|Found no NVIDIA driver",
-    "wrong_view": "output has alias annotations",
-}
+_NOT_COMPILED = {"wrong_device": "Torch not compiled with CUDA", "wrong_view": "output has alias annotations"}
 """What PyTorch says to those that it cannot compile."""
 
 
@@ -251,16 +249,11 @@ def test_what_a_wrong_operator_leaves_to_the_backward_is_not_reported_beside_it(
         return (x.sin() * doubled).cos().sum()
 
     x = sample().requires_grad_()
-    stopped = ""
     with crossref() as run:
         step = torch.compile(program)
         for _ in range(2):
-            try:
-                step(x).backward()
-            except RuntimeError as e:  # PyTorch asserts the dtype since 2.14, where there is no backward then.
-                stopped = str(e)
-    assert "expected dtype torch.float32" in stopped if stopped else run.coverage.graphs == 2
-    assert not (stopped and number == 0)
+            step(x).backward()
+    assert run.coverage.graphs == 2
     assert len(run.findings) == number
     for finding in run.findings:
         assert_in_the_kernel(finding, name)
