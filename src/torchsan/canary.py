@@ -135,15 +135,15 @@ class Beside:
         A PyTorch that torchsan was tested with is not waited for, and its trial ended; for another one there is the
         rest of the time, since its checks mean nothing before they were tried.
         """
-        untested = _untested()
+        caveat = untested()
         if self._trial is not None:
-            tried = self._trial.answer(_BESIDE if untested else 0.0)
+            tried = self._trial.answer(_BESIDE if caveat else 0.0)
             self._trial = None
             if isinstance(tried, Tried):
                 keep(tried)
                 return [Skipped(what=called(c), reason=tried.failures[c]) for c in self._checks if c in tried.failures]
         known = self._known is not None and not self._known.unfinished
-        if untested is None or known or not self._checks or os.environ.get(SWITCH) == "off":
+        if caveat is None or known or not self._checks or os.environ.get(SWITCH) == "off":
             return []
         reason = (
             "not tested with this version, and not tried yet whether the checks work: run `torchsan doctor --canary`"
@@ -156,7 +156,8 @@ class Beside:
             self._trial.close()
 
 
-def _untested() -> str | None:
+def untested() -> str | None:
+    """What is to be said of a PyTorch that torchsan is not tested with; None of one that it is."""
     try:
         return check_version()
     except UnsupportedTorchError:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsan.canary import Beside
+from torchsan.canary import Beside, untested
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
@@ -60,7 +60,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")
     flag("--out", metavar="DIR", help="where the recording goes, a folder or a URL; default torchsan-runs/<time>")
     add_export_flags(parser, EXPORTERS)
-    flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
+    flag("--calls", metavar="N|all|steps:…", help="how many calls of each compiled graph to check, or which; default 2")
+    flag("--budget", metavar="P%", help="sample launches all through the run, for this share of its time, such as 1%%")
+    flag("--max-memory", metavar="N", help="leave out launches whose check needs more memory for copies, such as 2G")
     flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
     flag("--repro", action="store_true", default=None, help="make a reproducer of the first error")
@@ -231,6 +233,8 @@ def _report(
         return verdict(recording)
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
+        if (caveat := untested()) is not None and verdict(recording).exit == 0 and not options.verbose:
+            sys.stderr.write(f"torchsan: {caveat}\n")  # A clean run is told in one line, without what was skipped.
     _tell_github(recording, options)
     return _write(exports, recording, verdict(recording))
 
