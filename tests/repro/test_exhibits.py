@@ -97,6 +97,13 @@ def test_operators_of_others_need_the_users_word(tmp_path: Path) -> None:
     require_modules(made, ("their_module",))
 
 
+def test_a_backend_of_others_needs_the_users_word(tmp_path: Path) -> None:
+    made = dataclasses.replace(exhibit(), backend="tvm")
+    with pytest.raises(UsageError, match=r"needs the backend tvm, which is not PyTorch's own.*\[unknown-operator\]"):
+        require_modules(made, ())
+    require_modules(made, ("their_module",))
+
+
 def test_the_command_says_so_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, exhibit(nodes=(call("mul", "their_library.run.default", node("x")),)))
     assert main(["repro", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
@@ -166,6 +173,10 @@ def test_an_argument_that_is_no_value_of_its_kind_is_not_written(tmp_path: Path)
         ("cpu_backend", "triton", True),
         ("cpu_backend", "evil", False),
         ("epilogue_fusion", "triton", False),
+        ("max_autotune_gemm", True, True),
+        ("max_autotune_gemm_backends", "TRITON,ATEN", True),
+        ("max_autotune_gemm_backends", "CUTLASS", False),
+        ("max_autotune_report_choices_stats", "evil", False),
         ("trace.enabled", True, False),
         ("save_args", True, False),
         ("aot_inductor.dump_aoti_minifier", True, False),
