@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torchsan.options import Calls
 from torchsan.records import Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.torch_internals.compiled_calls import observe_compiled_calls
@@ -30,7 +31,7 @@ class StagesCheck(Observer):
 
     name = "stages check"
 
-    def __init__(self, collector: Collector, calls: int | None, *, kernels_elsewhere: bool) -> None:
+    def __init__(self, collector: Collector, calls: Calls, *, kernels_elsewhere: bool) -> None:
         """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
         self._collector = collector
         self._writer = collector.recorder

@@ -23,6 +23,7 @@ from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
@@ -47,7 +48,7 @@ class StagesWatch:
     def __init__(
         self,
         stages: CompileStages,
-        calls: int | None,
+        calls: Calls,
         *,
         refs: Mapping[Direction, GraphRef],
         report: Callable[[Finding, Build], None],
@@ -120,7 +121,7 @@ class StagesWatch:
             else:
                 self._later = True
             total = sum(self._seen.values())
-        return self._calls is None or count == 0 or total <= self._calls
+        return count == 0 or selects_call(self._calls, total - 1)
 
     def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
