@@ -272,3 +272,33 @@ def test_a_session_without_compiling_detaches_too(instruments: str) -> None:
     with torchsan.session(watch="print"):
         assert state()["lowering"] is not attached["lowering"]
     assert state() == attached
+
+
+_SESSIONS = """
+import gc, tracemalloc, torch, torchsan
+
+def one():
+    torch._dynamo.reset()
+    with torchsan.session():
+        torch.compile(lambda x: (x.sin() * 2 + 1).relu())(torch.ones(8))
+
+def own():
+    gc.collect()
+    traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/torchsan/*")])
+    return sum(trace.size for trace in traces.traces)
+
+one(); one()
+tracemalloc.start()
+one()
+before = own()
+for _ in range(6):
+    one()
+print((own() - before) // 6)
+"""
+
+
+@pytest.mark.slow
+def test_a_session_with_a_compile_leaves_next_to_nothing_of_its_own() -> None:
+    """PyTorch keeps a record of each of the last compiles, with its configuration; that is not counted."""
+    done = subprocess.run([sys.executable, "-c", _SESSIONS], capture_output=True, text=True, timeout=600, check=True)
+    assert int(done.stdout) < 2048

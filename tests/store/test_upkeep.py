@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torchsan.cli.main import main
 from torchsan.errors import StoreError
 from torchsan.store import Store
 from torchsan.store.index import put_line
+from torchsan.store.local import LocalBackend
 
 
 @pytest.fixture
@@ -97,3 +99,20 @@ def test_names_in_a_store_cannot_control_the_terminal(store: Path, capsys: pytes
         main(["store", words[0], *words[1:], str(store)])
         said = capsys.readouterr()
         assert not {"\x1b", "\u202e", "\r"} & set(said.out + said.err), words
+
+
+def test_collections_wait_for_each_other(store: Path) -> None:
+    """They would make each other begin again, and eight of them give up."""
+    first, second = (LocalBackend(str(store), durable=False) for _ in range(2))
+    entered = threading.Event()
+
+    def collect() -> None:
+        with second.collecting():
+            entered.set()
+
+    with first.collecting():
+        thread = threading.Thread(target=collect)
+        thread.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(60)
+    thread.join()

@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchsan.canary import Beside, untested
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
@@ -59,7 +60,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")
     flag("--out", metavar="DIR", help="where the recording goes, a folder or a URL; default torchsan-runs/<time>")
     add_export_flags(parser, EXPORTERS)
-    flag("--calls", metavar="N|all", help="how many calls of each compiled graph to check; default 2")
+    flag("--calls", metavar="N|all|steps:…", help="how many calls of each compiled graph to check, or which; default 2")
+    flag("--budget", metavar="P%", help="sample launches all through the run, for this share of its time, such as 1%%")
+    flag("--max-memory", metavar="N", help="leave out launches whose check needs more memory for copies, such as 2G")
     flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
     flag("--repro", action="store_true", default=None, help="make a reproducer of the first error")
@@ -105,14 +108,14 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
         return _run_without_recording(command, e)
     shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _trial_server() if options.repro else nullcontext() as server:
+    with _trial_server() if options.repro else nullcontext() as server, closing(Beside(options.check)) as canary:
         start = _Start()
         with supervised(
             _child_command(str(folder), start, command), progress.show if progress else None, inherited=start.inherited
         ) as program:
             if progress is not None:
                 progress.close()
-            finalize(folder, program)
+            finalize(folder, program, canary.finish())
             sent = shipper is not None and shipper.finish()
             try:
                 outcome = _report(folder, options, exports, program, url if sent else None, started=start.seen())
@@ -230,6 +233,8 @@ def _report(
         return verdict(recording)
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
+        if (caveat := untested()) is not None and verdict(recording).exit == 0 and not options.verbose:
+            sys.stderr.write(f"torchsan: {caveat}\n")  # A clean run is told in one line, without what was skipped.
     _tell_github(recording, options)
     return _write(exports, recording, verdict(recording))
 

@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from torchsan.files import identity, moved_up, open_plain
 from torchsan.store.backend import (
+    MANIFEST,
     PACK_ALIGNMENT,
     Backend,
     Commit,
@@ -195,6 +196,22 @@ _WHOLE_NS = 1_000_000_000 * 10**9
 """The modification time of every blob that is whole. Whoever writes into a blob changes it without knowing."""
 
 
+_PATIENCE = 120.0
+"""Seconds to wait for another collection."""
+
+
+def _lock(descriptor: int) -> None:
+    import fcntl
+
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.02)
+
+
 class LocalBackend(Backend):
     """A store in a folder. `durable` makes every put survive a power failure, at the price of an fsync."""
 
@@ -369,6 +386,21 @@ class LocalBackend(Backend):
 
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """A lock on the manifest, which goes with its process. Where there are no locks, or in vain, without."""
+        descriptor = None
+        try:
+            descriptor = open_plain(self._path(MANIFEST), follow=False)
+            _lock(descriptor)
+        except (ImportError, OSError):
+            pass
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def close(self) -> None:
         self._leave_segment()
