@@ -36,6 +36,8 @@ class StagesCheck(Observer):
         self._kernels_elsewhere = kernels_elsewhere
         self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
+        self._kernels: dict[GraphRef, dict[str, str]] = {}
+        """The kernels that compute the nodes of each graph."""
         self._referee: CaptureReferee | None = None
 
     @contextmanager
@@ -72,6 +74,8 @@ class StagesCheck(Observer):
         ladder = current_stages()
         if ladder is not None:
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
+            names = {node: kernel.name for kernel in program.record.kernels for node in kernel.nodes}
+            self._kernels[program.ref] = names
 
     def _built(self, ladder: CompileStages) -> None:
         from torchsan.checks.stages.plan import launches_users_kernels, writes_attributes
@@ -112,7 +116,12 @@ class StagesCheck(Observer):
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
+            kernel_of=self._kernel_of,
+            noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
         )
+
+    def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:
+        return self._kernels.get(ref, {}).get(node) if ref is not None else None
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
         """Whether an error in a kernel of one of these graphs was found already, which names more than this could."""

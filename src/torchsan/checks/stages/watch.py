@@ -15,7 +15,7 @@ import torch
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
+from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.plan import maybe_mutated
@@ -37,7 +37,8 @@ class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
-    else looks at the compiled code itself, `blamed` whether that has found an error in it.
+    else looks at the compiled code itself, `blamed` whether that has found an error in it, `noted` whether it has noted
+    a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class StagesWatch:
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
         blamed: Callable[[], bool],
+        kernel_of: Callable[[GraphRef | None, str], str | None],
+        noted: Callable[[GraphRef | None], bool],
     ) -> None:
         self._stages = stages
         self._calls = calls
@@ -60,6 +63,8 @@ class StagesWatch:
         self._checked = checked
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
+        self._kernel_of = kernel_of
+        self._noted = noted
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
@@ -171,8 +176,26 @@ class StagesWatch:
             self._found(
                 Stage.KERNEL, None, search, lambda: difference_finding(what, differences, about=about, **fields)
             )
+        elif self._note_flip(actual, names, search, direction):
+            pass
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
+
+    def _note_flip(self, actual: Results, names: list[str], search: Search, direction: Direction) -> bool:
+        """Note results that are others than eager's because an operator between may go either way, if one does."""
+        pairs = [(n, *pair(actual, search.reference, n)) for n in names]
+        apart = [(n, a != e) for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape]
+        ref = self._ref(direction)
+        if not apart or self._noted(ref):
+            return False
+        name, where = apart[0]
+        flip = search.flip(where)
+        if flip is None:
+            return False
+        kernel = next((k for n in flip.upstream if (k := self._kernel_of(ref, n.name)) is not None), None)
+        make = partial(flip_note, flip, name, int(where.sum()), where.numel(), kernel, ref)
+        self._found(Stage.KERNEL, "flip", search, make)
+        return True
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         graph = culprit.graph

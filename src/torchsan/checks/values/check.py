@@ -37,6 +37,6 @@ class ValuesCheck(Observer):
         return ValuesWatch(self._collector.recorder, program, plans, self._report, probes=call == 0)
 
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
-        """Record a finding, once for each buffer however often it is wrong."""
-        key = (finding.graph, finding.kernel, finding.buffer, finding.kind)
+        """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error."""
+        key = (finding.graph, finding.kernel, finding.buffer, finding.kind, finding.severity)
         self._collector.add(key, finding, build, program)
