@@ -75,7 +75,7 @@ def train_architecture(name: str) -> None:
     torch.compile(model)(**inputs).loss.backward()
 
 
-OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta Adamax NAdam RAdam RMSprop Rprop ASGD Adafactor".split()
+OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta Adamax NAdam RAdam RMSprop Rprop ASGD".split()
 
 
 def step_optimizer(name: str) -> None:
