@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # would start another, and may then wait for ever for tests that the dead one was to run.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-all coverage lint house bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-triton coverage lint house bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,17 @@ test-all: $(STAMP)  ## all tests, also those marked slow
 		|| echo "== no browser, so its tests are skipped: install Chromium, or set TORCHSAN_CHROMIUM to the path of one"
 	@echo "== running all tests"
 	@$(PYTEST) -m ""
+
+# What PyTorch pins, or another release, which comes before it on the path: `make test-triton TRITON=3.9.0`.
+TRITON ?= 3.7.1
+TRITON_HOME := .venv/triton-$(TRITON)
+TRITON_TESTS := $(shell grep -rl 'importorskip("triton")' tests)
+
+test-triton: $(STAMP)  ## all tests of Triton, also those marked slow, with one release of it
+	@test -d $(TRITON_HOME)/triton || $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
+		--target $(TRITON_HOME) triton==$(TRITON)
+	@echo "== running the tests of Triton $(TRITON)"
+	@TRITON_DEFAULT_FP_FUSION=1 PYTHONPATH=$(CURDIR)/$(TRITON_HOME) $(PYTEST) -m "" $(TRITON_TESTS)
 
 # Coverage makes everything slower, so that this is not what `make test` runs. P=tests/records measures a part.
 coverage: $(STAMP)  ## how much of the code the tests run, processes that they start included

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from torchsan.files import identity, open_plain
+from torchsan.files import high_descriptors, identity, moved_up, open_plain
 
 
 def test_a_descriptor_that_changed_hands_leads_elsewhere(tmp_path: Path) -> None:
@@ -40,3 +41,39 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path, what: str) -> None:
     number = open_plain(plain, follow=False)
     assert os.read(number, 2) == b"x"
     os.close(number)
+
+
+def test_what_is_opened_out_of_the_way_leaves_the_low_numbers_to_the_program(tmp_path: Path) -> None:
+    before = os.open(tmp_path / "before", os.O_CREAT)
+    os.close(before)
+    with high_descriptors():
+        ours = [os.open(tmp_path / str(n), os.O_CREAT) for n in range(4)]
+    after = os.open(tmp_path / "after", os.O_CREAT)
+    assert after == before
+    assert min(ours) > 800
+    for number in (after, *ours):
+        os.close(number)
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 20])
+def test_where_few_descriptors_are_allowed_those_are_used(tmp_path: Path, room: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(tmp_path / "lowest", os.O_CREAT)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + room, hard))
+    try:
+        with high_descriptors():
+            found = [os.open(tmp_path / str(n), os.O_CREAT) for n in range(min(room, 3))]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for number in found:
+        os.close(number)
+
+
+def test_a_descriptor_that_is_moved_leads_to_the_same_file(tmp_path: Path) -> None:
+    number = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
+    high = moved_up(number)
+    assert high > 800
+    assert identity(high) == identity(tmp_path / "file")
+    assert not os.get_inheritable(high)
+    os.close(high)

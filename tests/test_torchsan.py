@@ -53,6 +53,7 @@ except torchsan.StoreError:
 with torchsan.loading_from(store, missing="random"):
     pass
 good: bool = bool(torchsan.check_call(train, torch.ones(2)))
+right: torchsan.KernelReport = torchsan.check_kernel(torch.relu, torch.relu, (torch.ones(2),))
 equal: bool = bool(torchsan.compare(torch.ones(2), torch.ones(2)))
 hashed: str = torchsan.digest(torch.ones(2))
 shape: tuple[int | None, ...] = torchsan.describe(torch.ones(2)).shape

@@ -1,4 +1,5 @@
-"""Files that may not be what they were: descriptors that the program took over, and pipes in the place of files.
+"""Files that may not be what they were: descriptors that the program took over, pipes in the place of files, texts
+that are made to take much memory.
 
 Importing it imports no torch.
 """
@@ -7,7 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -35,3 +39,56 @@ def open_plain(file: str | Path, *, follow: bool) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", str(file))
     return descriptor
+
+
+_OUT_OF_THE_WAY = 900
+"""Below 1024, the limit on many machines."""
+_ENOUGH = 16
+"""As many descriptors stay free for what is opened inside."""
+
+
+@contextmanager
+def high_descriptors() -> Iterator[None]:
+    """Let what is opened inside get high numbers, where the limit allows it.
+
+    A program without torchsan gets the lowest number for its first file, and may have a limit of few.
+    """
+    taken: list[int] = []
+    try:
+        with suppress(OSError):  # The limit is reached.
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+            while taken[-1] < _OUT_OF_THE_WAY:
+                taken.append(os.dup(taken[0]))
+        for number in taken[-_ENOUGH:]:
+            os.close(number)
+        del taken[-_ENOUGH:]
+        yield
+    finally:
+        for number in taken:
+            os.close(number)
+
+
+def moved_up(descriptor: int) -> int:
+    """Give a descriptor a high number, where the limit allows it, and return that."""
+    try:
+        import fcntl
+
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except (ImportError, OSError):
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+_WORD = re.compile(rb"a+")
+_LETTERS = bytes(97 if chr(i).isalnum() or i == 95 or i > 127 else i for i in range(256))
+_SIGNS = "([{,-+~\"'"
+
+
+def count_parts(text: str) -> int:
+    """About how many parts the text of a program has once it is parsed, of which each takes about a kilobyte.
+
+    A hostile text has very many for its length.
+    """
+    words = sum(1 for _ in _WORD.finditer(text.encode("utf-8", "replace").translate(_LETTERS)))
+    return words + sum(map(text.count, _SIGNS))

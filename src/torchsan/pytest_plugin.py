@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchsan.session import Session
 
 FLAG, MARKER, FIXTURE = "--torchsan", "torchsan", "torchsan_session"
-_HELP = "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory, default all"
+_HELP = "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory,cache, default all"
 _MARKER_HELP = (
     "torchsan(check=…, **options): check what torch.compile makes in this test, and fail it if nothing is compiled. "
     "The options are those of torchsan.session()."

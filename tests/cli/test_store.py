@@ -86,6 +86,18 @@ def test_get_refuses_what_cannot_be(path: str, words: tuple[str, ...], slug: str
         run("get", path, *words)
 
 
+def test_elements_that_share_memory_are_not_written_as_more_than_a_disk_holds(path: str, tmp_path: Path) -> None:
+    with Store(path) as store:
+        store.put("wide", torch.ones(1).expand(2**34))
+    for suffix in (".npy", ".safetensors"):
+        with pytest.raises(UsageError, match=r"are 64\.0 GiB, many times what is stored.*\.pt file \[too-large\]"):
+            run("get", path, "wide", "--to", str(tmp_path / f"x{suffix}"))
+    assert run("get", path, "wide", "--to", str(tmp_path / "x.pt")) == 0
+    assert (tmp_path / "x.pt").stat().st_size < 10_000
+    assert torch.load(tmp_path / "x.pt").shape == (2**34,)
+    assert run("show", path, "wide") == 0
+
+
 def test_fsck_says_clean_or_what_is_damaged(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fsck", path) == 0
     assert capsys.readouterr().out == "clean: 4 tensors, 5 blobs, 200070 bytes\n"

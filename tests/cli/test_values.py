@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from safetensors.torch import load_file
 
 from tests.cli.conftest import Run
 from torchsan.cli.main import main
+from torchsan.cli.values import _file_name, _print, watched_values
 from torchsan.options import Options, Watch
-from torchsan.recording import Writer, finalize
+from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Direction, GraphId, Watched
+from torchsan.store import Store
 from torchsan.watch.output import WatchOutput
 
 VALUES: list[tuple[str, str, str, int | None, Any]] = [
@@ -117,6 +121,17 @@ def test_each_saved_tensor_becomes_a_file(cli: Run, recording: str, tmp_path: Pa
     assert torch.load(sparse).is_sparse
 
 
+def test_files_of_many_times_what_is_stored_are_not_written(cli: Run, recording: str, tmp_path: Path) -> None:
+    (stored,) = {w.stored for w in watched_values(Reader(recording)) if w.name == "buf0"}
+    with Store(Path(recording, "tensors")) as store:
+        store.put(str(stored), torch.ones(1).expand(2**34))
+    done = cli("values", "--save", "out", recording)
+    assert done.returncode == 2
+    assert "are 64.0 GiB, many times what is stored of them; select some with --name" in done.stderr
+    assert not Path("out").exists()
+    assert cli("values", "--name", "buf1", "--save", "out", recording).returncode == 0
+
+
 def test_a_filter_and_a_saved_file_go_together(cli: Run, recording: str, tmp_path: Path) -> None:
     assert cli("values", "--name", "buf0", "--save", "out", recording).returncode == 0
     assert len(list((tmp_path / "out").iterdir())) == 1
@@ -152,3 +167,23 @@ def test_the_store_of_a_recording_can_be_looked_at(cli: Run, recording: str) -> 
     done = cli("store", "ls", str(Path(recording) / "tensors"))
     assert done.returncode == 0
     assert "graph0-forward/call0/0000-extern_kernels.mm/after/buf0" in done.stdout
+
+
+def test_very_many_values_are_printed_in_little_time() -> None:
+    one = Watched(
+        graph=GraphId(0), direction=Direction.FORWARD, call=0, launch=0, kernel="k", phase="after", name="buf0", value=1
+    )
+    out = io.StringIO()
+    begun = time.process_time()
+    _print([one] * 10_000, out)
+    assert time.process_time() - begun < 3
+    assert len(out.getvalue().splitlines()) == 10_001
+
+
+def test_very_many_values_of_one_name_get_names_in_little_time() -> None:
+    taken: dict[str, int] = {}
+    begun = time.process_time()
+    names = [_file_name(name, taken) for name in ["a/b", "a/B", "A__b-2", *["a/b"] * 20_000]]
+    assert time.process_time() - begun < 3
+    assert names[:5] == ["a__b", "a__B-2", "A__b-2-2", "a__b-3", "a__b-4"]
+    assert len({name.lower() for name in names}) == len(names)

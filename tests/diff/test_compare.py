@@ -12,7 +12,8 @@ from torchsan.diff import Diff, Judged, Status, compare_recordings
 from torchsan.diff.result import How, Role
 from torchsan.errors import UsageError
 from torchsan.options import Watch
-from torchsan.recording import Program
+from torchsan.recording import Program, Reader
+from torchsan.store import Store
 
 Compare = Callable[..., Diff]
 
@@ -318,3 +319,15 @@ def test_damaged_tensors_are_a_gap(compare: Compare, tmp_path: Path) -> None:
     diff = compare_recordings(first, second)
     assert any("tensors of B cannot be read" in reason for reason in diff.reasons)
     assert diff.status in (Status.INCOMPLETE, Status.DIFFERENT)
+
+
+def test_elements_that_share_memory_are_not_all_looked_at(tmp_path: Path) -> None:
+    values = run(inputs())
+    for name, number in (("a", 1.0), ("b", 2.0)):
+        reader = record(tmp_path / name, [values])
+        with Store(reader.tensors) as store:
+            for stored in list(store.names()):
+                store.put(stored, torch.full((1,), number).expand(2**40))
+    diff = compare_recordings(Reader(tmp_path / "a"), Reader(tmp_path / "b"))
+    assert diff.status is Status.INCOMPLETE
+    assert any("has many more elements than are stored" in reason for reason in diff.reasons)

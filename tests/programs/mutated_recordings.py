@@ -1,7 +1,9 @@
 """Changes recordings at random, knowing how they are made, and reads each with everything that reads recordings.
 
 `python -m tests.programs.mutated_recordings SEED COUNT` prints what went wrong, a line each, and how many it tried.
-Only a TorchsanError may come of it, in ten seconds, and no file may be written but those that were asked for.
+Only a TorchsanError may come of it, in ten seconds, and no file may be written but those that were asked for. The
+seconds are those that this process computes, because a machine that others use too makes any program late; one that
+waits for something is ended after two minutes.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import importlib
 import io
 import json
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -29,7 +33,7 @@ from torchsan.recording import Reader
 from torchsan.repro.exhibits import Loads, read_wanted
 
 DATA = Path(__file__).parents[1] / "data" / "recording-schema-1"
-SECONDS = 10
+SECONDS, WAITING = 10, 120
 
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**70), 10**300, 0.5, 1e308, "NaN", "Infinity", "", "x", "F1",
@@ -232,20 +236,28 @@ def try_one(seed: int, bases: list[Path], root: Path) -> str | None:
     mutation = dice.choice(MUTATIONS)
     mutation(dice, run)
     before = state(run)
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    faulthandler.dump_traceback_later(WAITING, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         read_all(dice, run, base, out)
     except Exception as e:  # noqa: BLE001  # whatever it is, it is what this looks for
         where = traceback.extract_tb(e.__traceback__)[-1]
         return f"seed {seed}, {mutation.__name__}: {type(e).__name__}: {e!s:.200} at {where.filename}:{where.lineno}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
     if state(run) != before or sorted(os.listdir(root)) != ["bases", "out", "run"]:
         return f"seed {seed}, {mutation.__name__}: something was written"
     return None
 
 
+def late(number: int, frame: object) -> None:
+    raise TimeoutError(f"it takes more than {SECONDS} s")
+
+
 def go(first: int, count: int) -> int:
+    importlib.import_module("torch")  # Or the first that needs it seems to take long.
+    signal.signal(signal.SIGPROF, late)
     os.environ["TORCHSAN_DEBUG"] = "1"  # `main` lets pass what it did not expect.
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="torchsan-mutated-") as temporary:

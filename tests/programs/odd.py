@@ -28,15 +28,15 @@ record()
 """
 
 PROGRAMS = {
-    "closes descriptors": "os.closerange(3, 256); own_files(); print('done')",
-    "closes descriptors twice": "for _ in range(2): os.closerange(3, 256); files = own_files()\nprint('done')",
+    "closes descriptors": "os.closerange(3, 4096); own_files(); print('done')",
+    "closes descriptors twice": "for _ in range(2): os.closerange(3, 4096); files = own_files()\nprint('done')",
     "closes descriptors in a thread": """
-thread = threading.Thread(target=lambda: os.closerange(3, 256)); thread.start(); thread.join()
+thread = threading.Thread(target=lambda: os.closerange(3, 4096)); thread.start(); thread.join()
 own_files(); sys.exit(5)
 """,
     "takes over descriptors": """
 target = os.open("own.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-for number in range(3, 40):
+for number in range(3, 40) if 'torchsan.session' not in sys.modules else (*range(3, 40), *range(880, 910)):
     if number != target: os.dup2(target, number)
 record(); os.write(target, b"mine\\n"); record(); print("done")
 """,
@@ -161,6 +161,13 @@ record(); print('done'); sys.exit(1)
     "moves the recording": """
 for folder in Path("torchsan-runs").glob("*"): folder.rename(str(folder) + "-moved")
 record(); print("done"); sys.exit(3)
+""",
+    "removes the recording": """
+import shutil; shutil.rmtree("torchsan-runs", ignore_errors=True); record(); print("done")
+""",
+    "may open one file": """
+resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
+file = open("own.txt", "w"); record(); file.write(f"mine {file.fileno()}"); sys.exit(3)
 """,
     "locks its files": """
 import fcntl

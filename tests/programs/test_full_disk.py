@@ -27,10 +27,10 @@ sys.exit(int(sys.argv[1]))
 
 
 @contextmanager
-def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """A file system with so much room; skip the test where none can be mounted."""
+def small_disk(folder: Path, kilobytes: int, files: int = 10_000) -> Iterator[Path]:
+    """A file system with room for so much in so many files; skip the test where none can be mounted."""
     folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k,nr_inodes={files + 1}", "tmpfs", str(folder)]
     mounted = subprocess.run(mount, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
@@ -40,9 +40,9 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def run_on(disk: Path, program: Path, status: int) -> subprocess.CompletedProcess[str]:
+def run_on(disk: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(Path(torchsan.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "torchsan", "run", str(program), str(status)]
+    command = [sys.executable, "-m", "torchsan", "run", *words]
     return subprocess.run(command, cwd=disk, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -50,7 +50,7 @@ def check_size(tmp_path: Path, kilobytes: int, status: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
     with small_disk(tmp_path / "disk", kilobytes) as disk:
-        done = run_on(disk, program, status)
+        done = run_on(disk, str(program), str(status))
     assert done.stdout == f"out ['{status}']\n", (kilobytes, done)
     assert done.returncode == (status or 4), (kilobytes, done)
     assert "err\n" in done.stderr
@@ -78,3 +78,31 @@ def test_a_session_on_a_full_disk_goes_on_in_memory(tmp_path: Path, capfd: pytes
                 pass
             assert run.findings == ()
         assert "recor" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "files"), [(4, 0), (4, 1), (16, 100), pytest.param(64, 5, marks=pytest.mark.slow)]
+)
+def test_ranks_on_a_full_disk_run(tmp_path: Path, kilobytes: int, files: int) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys\nprint('out', os.environ['RANK'])\nsys.exit(int(sys.argv[1]))\n")
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", "0", str(program)]
+    with small_disk(tmp_path / "disk", kilobytes, files) as disk:
+        done = run_on(disk, *launcher, "0")
+    assert done.stdout == "out 0\n", done
+    assert done.returncode == 4, done
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "torchsan: incomplete" in done.stderr, done.stderr
+
+
+def test_a_report_that_finds_no_room_leaves_the_program_its_status(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+    with small_disk(tmp_path / "disk", 16) as disk:
+        (disk / "filling").write_bytes(bytes(16 * 1024))
+        for status in (7, 0):
+            out = str(tmp_path / f"run-{status}")
+            done = run_on(disk, "--out", out, "--json", "report.json", str(program), str(status))
+            assert done.returncode == (status or 4), done
+            assert "cannot write --json report.json: No space left on device" in done.stderr
+            assert Path(out, "manifest.json").exists()

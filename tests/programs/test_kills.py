@@ -110,3 +110,28 @@ def test_a_run_that_is_killed_while_it_starts_is_whole_or_says_why(tmp_path: Pat
         Reader(folder)
     except RecordingError as e:
         assert e.slug == "no-recording"
+
+
+def kill_training(tmp_path: Path, seed: int, whole: int, steps: int, seconds: int) -> None:
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    words = [str(tmp_path / "runs"), str(seed), str(whole), str(steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.programs.killed_training", *words],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.endswith(f"{whole + steps} kills, 0 problems\n")
+
+
+def test_a_killed_training_run_keeps_the_findings_that_it_printed(tmp_path: Path) -> None:
+    kill_training(tmp_path, 0, 1, 10, 280)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_thousand_killed_training_runs_keep_the_findings_that_they_printed(tmp_path: Path, part: int) -> None:
+    kill_training(tmp_path, 1 + part, 5, 95, 1700)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,3 +46,25 @@ def test_a_healthy_program_has_no_error(program: Healthy) -> None:
     assert not [s for s in run.coverage.skipped if "failed" in s.reason]
     assert any(("triton_tem_" if program.templates else "async_compile.triton(") in source for source in sources)
     assert "cpp_pybinding" not in str(sources)
+
+
+_SCRIPT = """
+import torch
+from tests import triton_on_cpu
+from tests.programs import users_kernels
+
+with triton_on_cpu.enabled():
+    print(torch.compile(users_kernels.{program})(torch.linspace(-1, 1, 432).reshape(9, 48)).sum())
+"""
+
+
+@pytest.mark.parametrize(("program", "status"), [("autotuned", 0), ("out_of_bounds", 1)])
+def test_a_default_run_of_a_users_kernel_is_clean_if_it_is_healthy(program: str, status: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(program=program))
+    command = [sys.executable, "-m", "torchsan", "run", "--out", str(tmp_path / "run"), str(script)]
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    # Another Triton may come first: `make test-triton`.
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert found.returncode == status, found.stdout + found.stderr

@@ -36,6 +36,60 @@ def beyond(a, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(a + i, i < n) + 1, i < n + 8)
 
 
+@triton.jit
+def scaled_sum(a, b, out, factor, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x, y = tl.load(a + i, i < n), tl.load(b + i, i < n)
+    tl.store(out + i, (x + y) * factor.to(x.dtype), i < n)
+
+
+@triton.jit
+def larger(a, b, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.maximum(tl.load(a + i), tl.load(b + i)))
+
+
+@triton.jit
+def softmax(a, out, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(a + row * n + i, i < n, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(out + row * n + i, (e / tl.sum(e, 0)).to(out.dtype.element_ty), i < n)
+
+
+@triton.jit
+def product(a, b, out, M, N, K, BLOCK: tl.constexpr):
+    m, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for start in range(0, K, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        x = tl.load(a + m[:, None] * K + k[None, :], (m[:, None] < M) & (k[None, :] < K), other=0.0)
+        y = tl.load(b + k[:, None] * N + n[None, :], (k[:, None] < K) & (n[None, :] < N), other=0.0)
+        total = tl.dot(x, y, total)
+    tl.store(out + m[:, None] * N + n[None, :], total.to(out.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit
+def count(a, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(a + i, i < n)
+    tl.atomic_add(out + (x > 0).to(tl.int32), x * 0 + 1.0, i < n)
+
+
+@triton.jit
+def perturb(a, out, seed, scale, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(a + i, i < n)
+    tl.store(out + i, x + (tl.rand(seed, i) * scale).to(x.dtype), i < n)
+
+
+@triton.jit
+def looking_at_bits(a, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(a + i, i < n).to(tl.int32, bitcast=True)
+    tl.store(out + i, (x & 0x7FFFFFFF).to(tl.float32, bitcast=True), i < n)
+
+
 def _grid(t: Tensor) -> tuple[int]:
     return (triton.cdiv(t.numel(), 64),)
 
@@ -71,6 +125,37 @@ def twice_in_place(x: Tensor) -> Tensor:
     z = z + y.sin()
     increment[_grid(y)](y, y.numel(), BLOCK=64)
     return y.cos() + z.sum()
+
+
+def softmax_of_rows(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    softmax[(x.shape[0],)](x, out, x.shape[1], BLOCK=64)
+    return out.cos()
+
+
+def product_of_matrices(x: Tensor) -> Tensor:
+    y = (x.T * 2).contiguous()
+    out = torch.empty(x.shape[0], x.shape[0], dtype=x.dtype)
+    product[(1, 1)](x, y, out, x.shape[0], x.shape[0], x.shape[1], BLOCK=16)
+    return out.relu()
+
+
+def counted(x: Tensor) -> Tensor:
+    out = torch.zeros(2, dtype=x.dtype)
+    count[_grid(x)](x, out, x.numel(), BLOCK=64)
+    return out / x.numel()
+
+
+def perturbed(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    perturb[_grid(x)](x, out, 7, 0.25, x.numel(), BLOCK=64)
+    return out.sin()
+
+
+def without_signs(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    looking_at_bits[_grid(x)](x, out, x.numel(), BLOCK=64)
+    return out.sqrt()
 
 
 def into_a_row(x: Tensor) -> Tensor:

@@ -26,13 +26,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 sys.path.insert(0, os.getcwd())
 from torchsan.recording import Reader, Writer, finalize
+from torchsan.files import _OUT_OF_THE_WAY
 from tests.samples import finding, graph
 
 def take_the_numbers(turn):
-    os.closerange(3, 256)
+    os.closerange(3, 4096)
     for n in range(30):
         number = os.open(f"{sys.argv[1]}/mine-{turn}-{n}", os.O_RDWR | os.O_CREAT)
         os.write(number, b"mine" * 5000)
+        os.dup2(number, _OUT_OF_THE_WAY - 20 + n)  # Where torchsan's descriptors are.
 
 folder = Path(sys.argv[1], "run")
 writer = Writer.create(folder, command=[])
@@ -88,7 +90,7 @@ def step(function):
     torch.compile(function)(torch.randn(50, requires_grad=True)).sum().backward()
 
 step(lambda x: (x.sin() + 1).cos())
-os.closerange(3, 256)
+os.closerange(3, 4096)
 for n in range(30):
     os.write(os.open(f"mine-{n}", os.O_RDWR | os.O_CREAT), b"mine")
 torch._dynamo.reset()
@@ -127,10 +129,13 @@ from pathlib import Path
 sys.path.insert(0, os.getcwd())
 from torchsan.errors import UsageError
 from torchsan.recording import Writer, finalize
+from torchsan.files import _OUT_OF_THE_WAY
 from tests.samples import finding
 writer = Writer.create(Path(sys.argv[1], "run"), command=[])
-os.closerange(3, 256)
+os.closerange(3, 4096)
 files = [os.open(f"{sys.argv[1]}/mine-{n}", os.O_RDWR | os.O_CREAT) for n in range(30)]
+for n, number in enumerate(files):
+    os.dup2(number, _OUT_OF_THE_WAY - 20 + n)
 shutil.rmtree(writer.path)
 writer.finding(finding())
 writer.finding(finding())

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import torchsan
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Reader, Writer, finalize
+from torchsan.recording.recorder import KINDS
 from torchsan.records import encode
+from torchsan.report import verdict
 
 
 @pytest.fixture
@@ -92,8 +98,8 @@ def edit_manifest(recording: Path, **changes: object) -> None:
 
 
 def test_a_newer_schema_is_refused_with_the_remedy(recording: Path) -> None:
-    edit_manifest(recording, schema=2, torchsan="9.9", unheard_of=True)
-    with pytest.raises(RecordingError, match=r"schema 2, written by torchsan 9\.9.*upgrade torchsan"):
+    edit_manifest(recording, schema=3, torchsan="9.9", unheard_of=True)
+    with pytest.raises(RecordingError, match=r"schema 3, written by torchsan 9\.9.*upgrade torchsan"):
         Reader(recording)
 
 
@@ -211,3 +217,100 @@ def test_a_virtual_table_in_the_place_of_the_events_is_not_asked(recording: Path
         database.close()
     with pytest.raises(RecordingError, match="table of events"):
         Reader(recording)
+
+
+def changed(recording: Path, sql: str) -> Reader:
+    with closing(sqlite3.connect(recording / "events.sqlite")) as log, log:
+        log.execute(sql)
+    return Reader(recording)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("UPDATE events SET kind = 'Finding' WHERE kind = 'finding'", "what are its events 'Finding'?"),
+        ("DELETE FROM events WHERE kind = 'finding'", "some of its events are missing"),
+        ("DELETE FROM events WHERE id = 1", "some of its events are missing"),
+        ("UPDATE events SET id = id - 5", "some of its events are missing"),
+        ("UPDATE events SET body = json_set(body, '$.id', 'F2') WHERE kind = 'finding'", "findings are missing"),
+        ("UPDATE events SET body = replace(body, '\"error\"', '\"note\"')", "1 of its events are not what was written"),
+        ("UPDATE events SET kind = 'started', body = '{}' WHERE kind = 'finding'", "not what was written"),
+        ("UPDATE events SET checksum = NULL WHERE kind = 'finding'", "not what was written"),
+    ],
+)
+def test_events_that_are_gone_altered_or_unknown_are_missed(tmp_path: Path, sql: str, said: str) -> None:
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    writer.graph(graph())
+    writer.finding(finding())
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    assert Reader(writer.path).missing() == []
+    reader = changed(writer.path, sql)
+    assert any(said in text for text in reader.missing())
+    assert verdict(reader).exit != 0
+    assert any(said in text for text in verdict(reader).reasons)
+
+
+def test_a_recording_without_checksums_is_still_read() -> None:
+    old = Reader(Path(__file__).parents[1] / "data" / "recording-schema-1")
+    assert old.manifest.schema == 1
+    assert old.missing() == []
+
+
+def test_a_program_whose_end_is_not_recorded_is_not_called_clean(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    writer.event("started", {})
+    writer.graph(graph())
+    writer.close()
+    assert verdict(Reader(writer.path)).exit == 4
+    finalize(writer.path, Program(exit=0))
+    assert verdict(Reader(writer.path)).exit == 0
+
+
+def _damaged_pages(data: bytes, page_size: int = 4096) -> Iterator[bytes]:
+    """Yield the database with a header of a page, or a pointer to a row, damaged such that it may still look sound."""
+
+    def patched(at: int, value: bytes) -> Iterator[bytes]:
+        if data[at : at + len(value)] != value:
+            yield data[:at] + value + data[at + len(value) :]
+
+    for start in range(page_size, len(data), page_size):
+        kind, cells = data[start], int.from_bytes(data[start + 3 : start + 5], "big")
+        for at, value in itertools.product(range(start, start + 8), (0, 1, 2, 5, 13, 255)):
+            yield from patched(at, bytes([value]))
+        if kind not in (5, 13):
+            continue
+        first = start + (12 if kind == 5 else 8)
+        pointers = [data[first + 2 * n : first + 2 * n + 2] for n in range(cells)]
+        for n, pointer in itertools.product(range(cells), pointers):
+            yield from patched(first + 2 * n, pointer)
+        for page in range(1, len(data) // page_size + 1) if kind == 5 else ():
+            for at in (start + 8, *(start + int.from_bytes(pointer, "big") for pointer in pointers)):
+                yield from patched(at, page.to_bytes(4, "big"))
+
+
+def test_a_damaged_page_does_not_hide_a_finding(tmp_path: Path) -> None:
+    """A pointer to the row beside it shows that one twice, and the finding not at all."""
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    writer.graph(graph())
+    for n in range(12):
+        writer.event("seed", {"torch": n, "x": "y" * 700})
+    writer.finding(finding())
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    file = writer.path / "events.sqlite"
+    damaged = list(_damaged_pages(file.read_bytes()))
+    assert len(damaged) > 200
+    for data in damaged:
+        file.write_bytes(data)
+        with suppress(RecordingError):
+            reader = Reader(writer.path)
+            assert verdict(reader).exit != 0
+            assert len(reader.findings()) == 1 or reader.missing() or not reader.closed
+
+
+def test_every_kind_of_event_that_is_written_is_known() -> None:
+    written = re.compile(r"""(?:\.event|\._write)\(\s*"([a-z-]+)"|insert\([\w.]+, \d+, "([a-z-]+)\"""")
+    sources = Path(torchsan.__file__).parent.rglob("*.py")
+    found = {a or b for source in sources for a, b in written.findall(source.read_text(encoding="utf-8"))}
+    assert found == KINDS

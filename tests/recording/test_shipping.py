@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import fsspec  # type: ignore[import-untyped]  # it ships no types
@@ -22,8 +23,9 @@ import torchsan.watch
 from tests.samples import finding, graph
 from tests.store.s3 import free_port, s3_server
 from torchsan.cli.main import main
-from torchsan.errors import RecordingError, UsageError
-from torchsan.recording import Reader, Shipper, Writer, finalize, local_copy
+from torchsan.cli.report import opened
+from torchsan.errors import RecordingError, TorchsanError, UsageError
+from torchsan.recording import Program, Reader, Shipper, Writer, finalize, local_copy
 from torchsan.recording.shipping import DESTINATION, RemoteFolder, read_destination, send
 from torchsan.records import Watched
 from torchsan.store import Store
@@ -76,7 +78,7 @@ def test_a_recording_is_sent_while_it_is_made_and_whole_at_the_end(s3_url: str, 
         writer.graph(graph())
         writer.finding(finding())
         # Before the end: everything is there, and the program still writes.
-        wait_until(lambda: "events.sqlite" in remote(s3_url))
+        wait_until(lambda: {"sqlite", "log"} <= {key.rpartition(".")[2] for key in remote(s3_url)})
         with local_copy(s3_url) as folder:
             early = Reader(folder)
             assert [f.id for f in early.findings()] == ["F1"]
@@ -270,6 +272,29 @@ class _Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize("what", ["manifest.json", "events.sqlite", "artifacts", "tensors"])
+def test_links_in_a_folder_that_a_url_names_are_not_followed(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x"])
+    writer.artifact("secret.py", "secret")
+    writer.graph(graph())
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    for protocol in ("file", "FILE", "local"):
+        assert main(["report", "--json", "-", f"{protocol}://{writer.path}"]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] == "clean"
+    (tmp_path / "elsewhere").mkdir()
+    (writer.path / what).rename(tmp_path / "elsewhere" / what)
+    (writer.path / what).symlink_to(tmp_path / "elsewhere" / what)
+    with opened(f"file://{writer.path}") if what in ("artifacts", "tensors") else nullcontext() as recording:
+        if recording is None:
+            assert main(["report", f"file://{writer.path}"]) == 2
+            return
+        with pytest.raises(RecordingError):
+            recording.artifact("secret.py") if what == "artifacts" else recording.store
+
+
 def test_a_recording_cannot_say_where_it_is_sent(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -304,5 +329,64 @@ def test_only_files_that_torchsan_writes_are_sent(url: str, tmp_path: Path) -> N
         (writer.path / name).write_text("not ours")
     (tmp_path / "secret").write_text("secret")
     (writer.path / "artifacts" / "link.py").symlink_to(tmp_path / "secret")
-    send(writer.path, url)
+    with pytest.raises(UsageError, match=r"not sent, such as artifacts/link\.py"):
+        send(writer.path, url)
     assert set(remote(url)) == ours - {"events.sqlite-wal", "events.sqlite-shm"}
+
+
+def test_what_is_no_plain_file_is_not_sent_and_that_is_said(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    for n, key in enumerate(["tensors/log/*.pack", "artifacts", "tensors", "artifacts/a.py", "events.sqlite-wal"]):
+        folder = made(tmp_path / f"run-{n}")
+        (folder / "events.sqlite-wal").unlink(missing_ok=True)
+        place = next(folder.glob(key), folder / key)
+        if place.exists():
+            place.rename(tmp_path / f"away-{n}")
+        place.symlink_to(secret if place.suffix else tmp_path)
+        with pytest.raises(TorchsanError):
+            send(folder, f"file://{tmp_path / f'there-{n}'}")
+        sent = [path for path in (tmp_path / f"there-{n}").rglob("*") if path.is_file()]
+        assert all(b"secret" not in path.read_bytes() for path in sent)
+
+
+@pytest.mark.parametrize("name", ["events.sqlite", "events.sqlite-wal", "events.sqlite-journal"])
+def test_a_pipe_in_the_place_of_the_log_does_not_block_and_is_said(tmp_path: Path, name: str) -> None:
+    folder = made(tmp_path / "run")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(TorchsanError):
+        send(folder, f"file://{tmp_path / 'there'}")
+
+
+def test_a_place_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    folder, there = made(tmp_path / "run"), tmp_path / "there"
+    there.mkdir()
+    (there / "manifest.json").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty, and no copy of"):
+        send(folder, f"file://{there}")
+    assert (there / "manifest.json").read_text() == "mine"
+    (there / "manifest.json").unlink()
+    (there / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty, and no copy of"):
+        send(folder, f"file://{there}")
+    (there / "thesis.tex").unlink()
+    send(folder, f"file://{there}")
+    send(folder, f"file://{there}")  # Again is no harm.
+    (tmp_path / "user.txt").write_text("mine")
+    (there / "events.sqlite").unlink()
+    (there / "events.sqlite").symlink_to(tmp_path / "user.txt")
+    with pytest.raises(UsageError, match="is a link"):
+        send(folder, f"file://{there}")
+    assert (tmp_path / "user.txt").read_text() == "mine"
+
+
+def made(folder: Path) -> Path:
+    writer = Writer.create(folder, command=["x"])
+    writer.graph(graph())
+    writer.artifact("a.py", "pass")
+    with Store(folder / "tensors") as store:
+        store.put("x", torch.arange(6.0))
+    writer.close()
+    finalize(folder, Program(exit=0))
+    return folder

@@ -41,7 +41,7 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
     first, second = report.pop("findings")
     graph = {"id": 0, "direction": "forward"}
     assert report.pop("recording") == str(recording.path)
-    assert report.pop("options")["check"] == ["values", "stages", "metadata", "memory"]
+    assert report.pop("options")["check"] == ["values", "stages", "metadata", "memory", "cache"]
     assert [(k["graph"], k["name"], k["ops"]) for k in report.pop("kernels")] == [
         (graph, f"cpp_fused_relu_{n}", ["aten.relu.default"]) for n in range(2)
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.samples import finding, graph
 from torchsan.recording import Reader, Writer
-from torchsan.report.markdown import MarkdownExporter, escape
+from torchsan.report.markdown import MarkdownExporter, _as_cell, as_text
 
 
 def rendered(folder: Path, *findings: object) -> str:
@@ -32,7 +34,32 @@ def test_no_table_without_findings(tmp_path: Path) -> None:
 
 def test_markup_in_a_recording_is_shown_as_it_is(tmp_path: Path) -> None:
     text = rendered(tmp_path / "run", finding(message="<script>|`x`|\n```\n</details>", kernel="````"))
-    assert "&lt;script&gt;\\|\\`x\\`\\|" in text
-    assert text.count("</details>") == 2  # One closes, and one stands inside a fence that is longer than what it holds.
+    assert "| `<script>\\|'x'\\| ''' </details>` |" in text
+    assert text.count("</details>") == 3  # One closes, one is code, and one stands inside a fence that is long enough.
     assert "`````text" in text
-    assert escape("a_b*[c](d)\x1b") == "a\\_b\\*\\[c\\](d)\\x1b".replace("\\x1b", "\\\\x1b")
+    assert as_text("a_b*[c](d)\x1b is") == "`a_b*[c](d)\\x1b` is"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("plain words, 1e-6 of 3 (or so): aten.add.Tensor", "plain words, 1e-6 of 3 (or so): aten.add.Tensor"),
+        ("- item", "`-` item"),
+        ("1. item", "`1.` item"),
+        ("3) item", "`3)` item"),
+        ("---", "`---`"),
+        ("===", "`===`"),
+        ("    indented", "indented"),
+        ("see https://evil.example or www.evil.example now", "see `https://evil.example` or `www.evil.example` now"),
+        ("ask @root, a@b.example", "ask `@root, a@b.example`"),
+        ("it is #1 of ~~x~~ _it_ $x$", "it is `#1` of `~~x~~ _it_ $x$`"),
+        ("a `b` c", "a `'b'` c"),
+        ("", ""),
+    ],
+)
+def test_what_could_be_markup_is_code(said: str, shown: str) -> None:
+    assert as_text(said) == shown
+
+
+def test_a_cell_does_not_end_early() -> None:
+    assert _as_cell(as_text("a|b \\|")) == "`a\\|b \\ \\|`"

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,9 @@ import pytest
 
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError, UsageError
-from torchsan.recording import Reader, Writer
-from torchsan.records import CallTimes, Direction, GraphId, LaunchTime, Watched
-from torchsan.report.perfetto import PerfettoExporter, as_trace
+from torchsan.recording import Reader, Timed, Writer
+from torchsan.records import CallTimes, Direction, GraphId, LaunchTime, Watched, encode
+from torchsan.report.perfetto import PerfettoExporter, _Trace, _watched, as_trace
 
 TIMELINE = [[10, 64, 64], [11, 128, 128], [12, 64, 128]]
 
@@ -152,3 +156,31 @@ def test_the_command_writes_the_file_and_says_what_lacks_times(tmp_path: Path) -
     assert "without times" in done.stderr
     with pytest.raises(UsageError, match="bad-target"):
         PerfettoExporter().write(Reader(tmp_path / "run"), str(tmp_path / "missing" / "x.json"), StringIO())
+
+
+@pytest.mark.parametrize("seconds", [1e308, -1e308, float("inf"), float("nan")])
+def test_times_that_no_clock_shows_are_drawn_at_the_end_of_it(tmp_path: Path, seconds: float) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    writer.graph(replace(graph(), compile_seconds=seconds))
+    launches = [LaunchTime(nth=n, launches=1, seconds=seconds, bytes_read=0, bytes_written=0) for n in range(2)]
+    times = CallTimes(graph=GraphId(0), direction=Direction.FORWARD, call=0, launches=tuple(launches))
+    writer.event("times", {"times": times})
+    for phase in ("before", "after"):
+        writer.event("watched", {"watched": watched(0, phase)})
+    writer.close()
+    with closing(sqlite3.connect(tmp_path / "run" / "events.sqlite")) as log, log:
+        log.execute("UPDATE events SET time = 1e308 WHERE id % 2")
+        log.execute("UPDATE events SET time = -1e308 WHERE id % 2 = 0")
+    PerfettoExporter().write(Reader(tmp_path / "run"), str(tmp_path / "trace"), StringIO())
+    assert_valid(json.loads((tmp_path / "trace").read_text()))
+
+
+def test_values_of_very_many_threads_take_little_time() -> None:
+    text = json.dumps({"watched": encode(watched(0, "before"))})
+    events = [Timed(time=float(n), thread=n, kind="watched", text=text) for n in range(16_000)]
+    trace = _Trace(0.0)
+    begun = time.process_time()
+    _watched(trace, events)
+    assert time.process_time() - begun < 5
+    names = [e["args"]["name"] for e in trace.events if e["ph"] == "M"]
+    assert sum(name.startswith("launches on thread") for name in names) == 16_000

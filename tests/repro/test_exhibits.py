@@ -97,6 +97,13 @@ def test_operators_of_others_need_the_users_word(tmp_path: Path) -> None:
     require_modules(made, ("their_module",))
 
 
+def test_a_backend_of_others_needs_the_users_word(tmp_path: Path) -> None:
+    made = dataclasses.replace(exhibit(), backend="tvm")
+    with pytest.raises(UsageError, match=r"needs the backend tvm, which is not PyTorch's own.*\[unknown-operator\]"):
+        require_modules(made, ())
+    require_modules(made, ("their_module",))
+
+
 def test_the_command_says_so_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, exhibit(nodes=(call("mul", "their_library.run.default", node("x")),)))
     assert main(["repro", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2

@@ -126,7 +126,10 @@ def test_names_that_python_or_the_script_needs_are_changed(tmp_path: Path) -> No
     assert "print_ = aten.cos.default(lambda_)" in script.text
 
 
-EVIL = "# x\n<script>alert(1)</script> [a](http://x) ![b](http://y) `c` ```\n\n## Not ours\n\u202e\x1b[2J"
+EVIL = (
+    "# x\n<script>alert(1)</script> [a](http://x) ![b](http://y) `c` ```\n\n## Not ours\n___\n1. item\n- item\n"
+    "_it_ ~~s~~ https://evil.example www.evil.example @root\n---\n\u202e\x1b[2J"
+)
 
 
 def test_what_a_recording_says_is_no_markup_in_the_readme(tmp_path: Path) -> None:
@@ -142,6 +145,7 @@ def test_what_a_recording_says_is_no_markup_in_the_readme(tmp_path: Path) -> Non
     outside = re.sub(r"^(`{3,})[a-z]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#.*", outside, re.MULTILINE)
     assert headings[1:] == ["## What is wrong", "## How to run", "## Where it comes from"]
-    spoken = re.sub(r"`[^`\n]*`", "", outside.replace(r"\`", ""))
-    for markup in ("<script", "[a](", "![b](", "\u202e", "\x1b"):
-        assert markup not in spoken.replace(r"\[", "").replace(r"\<", "")
+    spoken = re.sub(r"`[^`\n]*`", "", outside)
+    for markup in ("<script", "[a](", "![b](", "\u202e", "\x1b", "_it_", "~~", "evil.example", "@root", "___"):
+        assert markup not in spoken
+    assert not re.search(r"^(- )?(1\.|- item|---)", spoken, re.MULTILINE)

@@ -96,3 +96,21 @@ def _wait_for(found: Callable[[], set[psutil.Process]], at_least: int) -> set[ps
     while len(processes := found()) < at_least and time.monotonic() < deadline:
         time.sleep(0.05)
     return processes
+
+
+def test_modules_in_the_current_folder_are_not_imported_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a recording that somebody sent."""
+    for name in ("sitecustomize", "usercustomize", "json", "torch", "mine"):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    uses = "import json, sys\njson.dumps\ntry: import mine\nexcept ImportError: sys.exit(1)\n"
+    assert run_anew(_request(tmp_path / "once", uses, work="script")).status == 1
+    with TrialServer() as server:
+        assert server.ask(_request(tmp_path / "alone", uses)).status == 1
+        assert server.ask(_request(tmp_path / "script", uses, work="script")).status == 1
+    assert not (tmp_path / "ran").exists()
+    with TrialServer(str(tmp_path)) as server:
+        assert server.ask(_request(tmp_path / "own", uses, work="script")).status == 0
+    assert (tmp_path / "ran").exists()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from torchsan.checks.cache.check import CacheCheck
 from torchsan.checks.collector import Collector
 from torchsan.checks.memory.check import MemoryCheck
 from torchsan.checks.metadata.check import MetadataCheck
@@ -42,6 +43,7 @@ class Observed(StrEnum):
     LAUNCHES = "the launches of compiled programs"
     OPERATORS = "operator calls, in eager code too"
     STAGES = "the graphs between the stages of a compile"
+    CACHES = "what compile caches hold"
 
 
 class Reproduction(StrEnum):
@@ -113,6 +115,14 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         ),
         reproduction=Reproduction.COMPILED,
         make=lambda options, collector: MemoryCheck(collector, options.calls, guards=not options.no_guards),
+    ),
+    Check.CACHE: CheckEntry(
+        summary="what a compile cache gives the program against a fresh compile",
+        page="docs/reference/cache.md",
+        observes=frozenset({Observed.CACHES}),
+        kinds=frozenset({Kind.STALE_CACHE}),
+        reproduction=Reproduction.COMPILED,
+        make=lambda options, collector: CacheCheck(collector, options.calls),
     ),
 }
 

@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check the package, print the report and return its status; of a package that crashes, 128 and the signal."""
-    exports = Exports(EXPORTERS, args)
+    exports = Exports(EXPORTERS, args, keep=[p for p in (args.package, args.program, args.inputs) if p is not None])
     from torchsan.aoti.build import read_about, read_program
 
     about = read_about(args.package)

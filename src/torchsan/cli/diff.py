@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torchsan.cli.report import opened
+from torchsan.cli.report import files_of, opened
 from torchsan.diff import compare_recordings
 from torchsan.diff.compare import SECONDS
 from torchsan.diff.export import DIFF_EXPORTERS
@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison to stdout and return the status of the contract."""
-    exports = Exports(DIFF_EXPORTERS, args)
+    exports = Exports(DIFF_EXPORTERS, args, keep=[*files_of(args.a), *files_of(args.b)])
     show = sys.stderr.isatty() and not args.quiet
     with opened(args.a) as a, opened(args.b) as b:
         try:

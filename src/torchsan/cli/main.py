@@ -18,7 +18,7 @@ from torchsan.report.findings import clean
 
 _COMMANDS = (
     *("run", "report", "open", "explain", "values", "diff", "repro", "export"),
-    *("ops", "check-package", "store", "doctor"),
+    *("ops", "check-package", "check-kernel", "store", "doctor"),
 )
 _EPILOG = """\
 examples:
@@ -32,6 +32,7 @@ examples:
   torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
   torchsan check-package model.pt2      check what AOTInductor built
+  torchsan check-kernel softmax.py      is this kernel right?
   torchsan open torchsan-runs/…         the report as a page in the browser
   torchsan explain wrong-values         what a kind of finding means, and what to do
   torchsan doctor                       what works on this machine

@@ -13,6 +13,7 @@ from torchsan.errors import UsageError
 from torchsan.fleet import Tables, find_recordings, several
 from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
+from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS, as_local
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
 from torchsan.report.github import tell_github
 from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
@@ -24,8 +25,14 @@ def opened(path: str) -> Iterator[Reader]:
     """Give the recording at `path`, for as long as the context lasts; raise RecordingError if there is none."""
     with local_copy(path) as folder:
         recording = Reader(as_recording(folder))
-        recording.place = path if is_url(path) else None
+        recording.place = path if as_local(path) is None else None
         yield recording
+
+
+def files_of(path: str) -> list[Path]:
+    """What a report must not overwrite of the recording at `path`."""
+    here = as_local(path)
+    return [] if here is None else [here / name for name in (MANIFEST, EVENTS, ARTIFACTS, TENSORS)]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +57,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the report to stdout and return the status that the run had."""
-    exports = Exports(EXPORTERS, args)
+    exports = Exports(EXPORTERS, args, keep=[file for path in args.recordings for file in files_of(path)])
     found: int = parse_options("the command line", {"exit-code": args.exit_code})["exit_code"]
     if args.follow:
         return _follow(args.recordings).exit_as(found)
@@ -58,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_fleet(args, found)
     (args.recording,) = args.recordings
     with local_copy(args.recording) as folder:
-        url = args.recording if is_url(args.recording) else None
+        url = args.recording if as_local(args.recording) is None else None
         if rank_folders(folder):
             return _run_ranks(folder, url, args).exit_as(found)
         recording = Reader(as_recording(folder))

@@ -70,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
         if args.check is not None:
             return _reduce_script(args, limits)
         loads = parse_loads(args.load)
-        with opened(args.recording) as recording, TrialServer() as server:
+        # A module that the user names may lie here, but not in what somebody sent.
+        here = Path.cwd().resolve()
+        own = loads.modules and Path(args.recording).resolve() not in (here, *here.parents)
+        with opened(args.recording) as recording, TrialServer(str(here) if own else "") as server:
             return make_and_say(
                 recording,
                 server,

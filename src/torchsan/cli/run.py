@@ -21,9 +21,10 @@ from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
-from torchsan.recording.folder import MANIFEST, NoSpaceError, create_place, remove_folder
+from torchsan.recording.folder import NoSpaceError, create_place, remove_folder
 from torchsan.records import Check
 from torchsan.report import EXPORTERS, Exports, Status, Verdict, add_export_flags, verdict
+from torchsan.report.exporter import Subject
 from torchsan.report.findings import clean
 from torchsan.session import ship
 
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: value for name in _NAMES if (value := getattr(args, name, None)) is not None}
     options = resolve_options(given, os.environ, Path.cwd())
     command = _command(args)
-    exports = Exports(EXPORTERS, options)
+    exports = Exports(EXPORTERS, options, keep=[Path(command[0]), Path(command[0], "__main__.py")] if command else ())
     _check(command)
     if _is_launcher(command):
         return _run_ranks(command, options, given)
@@ -101,7 +102,7 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
     try:
         folder = create_folder(None if url else options.out, command=command, options=options)
     except NoSpaceError as e:
-        return _run_without_recording(command, str(e))
+        return _run_without_recording(command, e)
     shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
     with _trial_server() if options.repro else nullcontext() as server:
@@ -147,14 +148,19 @@ class _Start:
             return stream.read(1) == b"1"
 
 
-def _run_without_recording(command: list[str], reason: str) -> tuple[Verdict, Program]:
+def _run_without_recording(command: list[str], reason: NoSpaceError) -> tuple[Verdict, Program]:
     """Run the program where nothing can be recorded: that is no reason not to run it."""
-    sys.stderr.write(f"torchsan: nothing is recorded and nothing checked: {clean(reason)}; the program runs without\n")
     start = _Start()
-    with supervised(_child_command("", start, command), None, inherited=start.inherited) as program:
-        start.seen()
-        sys.stderr.write("torchsan: incomplete: the run could not be recorded, so nothing was checked\n")
+    program = _run_unchecked(_child_command("", start, command), reason, start.inherited)
+    start.seen()
     return _unrecorded(program), program
+
+
+def _run_unchecked(command: list[str], reason: NoSpaceError, inherited: Sequence[int] = ()) -> Program:
+    sys.stderr.write(f"torchsan: nothing is recorded and nothing checked: {clean(reason)}; the program runs without\n")
+    with supervised(command, None, inherited=inherited) as program:
+        sys.stderr.write("torchsan: incomplete: the run could not be recorded, so nothing was checked\n")
+    return program
 
 
 def _of_rank(options: Options, rank: Rank) -> Options:
@@ -203,7 +209,7 @@ def _report(
     try:
         recording = Reader(folder)
     except RecordingError as e:
-        if started and (folder / MANIFEST).exists():  # The disk was full, and the program has run.
+        if started:  # The disk was full, or the program moved or removed the recording: it has run.
             sys.stderr.write(f"torchsan: incomplete: the run could not be recorded: {clean(e)}\n")
             return _unrecorded(program)
         raise InternalError(f"the recording of this run cannot be read: {e}", slug="internal-error") from e
@@ -225,8 +231,7 @@ def _report(
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
     _tell_github(recording, options)
-    exports.write(recording)
-    return verdict(recording)
+    return _write(exports, recording, verdict(recording))
 
 
 def _tell_github(recording: Reader, options: Options) -> None:
@@ -236,6 +241,16 @@ def _tell_github(recording: Reader, options: Options) -> None:
     if options.github or in_github_actions(os.environ):
         with suppress(OSError):
             tell_github(recording, sys.stdout if options.github else sys.stderr)
+
+
+def _write(exports: Exports[Subject], subject: Subject, outcome: Verdict) -> Verdict:
+    """Write what was asked for, and return the outcome of the run: also its own when the disk is full by now."""
+    try:
+        exports.write(subject)
+    except NoSpaceError as e:
+        sys.stderr.write(f"torchsan: incomplete: {clean(e)}\n")
+        return outcome if outcome.exit else Verdict(status=Status.INCOMPLETE, exit=4)
+    return outcome
 
 
 @contextmanager
@@ -290,7 +305,10 @@ def _run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any
     arguments = list(command[2:] if command[0] == "-m" else command[1:])
     before, script = _split_launcher(arguments)
     url = options.out if is_url(options.out) else None
-    place = url or str(create_place(options.out))
+    try:
+        place = url or str(create_place(options.out))
+    except NoSpaceError as e:
+        return _run_unchecked([sys.executable, "-m", _LAUNCHER, *arguments], e).status or 4
     ours = ["--out", place, "--quiet"]
     for name, value in flags.items():
         if name not in _NOT_FOR_RANKS:
@@ -308,8 +326,7 @@ def _run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any
         sys.stderr.write(f"again: torchsan report {place}\n")
         if options.repro:
             sys.stderr.write(f"no reproducer was made; of a rank's finding: torchsan repro {place}/rank-N\n")
-        Exports(RANKS_EXPORTERS, options).write(ranks)
-        outcome = ranks.verdict
+        outcome = _write(Exports(RANKS_EXPORTERS, options), ranks, ranks.verdict)
         if outcome.status is Status.FINDINGS:
             return options.exit_code
         return program.status or outcome.exit

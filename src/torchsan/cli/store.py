@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsan.errors import StoreError, UsageError
+from torchsan.records.tensor import in_bytes
+from torchsan.report.findings import clean
 
 if TYPE_CHECKING:
     import torch
 
     from torchsan.store import Store
+    from torchsan.store.metadata import TensorRecord
 
 _FORMATS = (".safetensors", ".npy", ".pt")
 
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    """Print a line. Names in a store are whatever its maker wrote."""
+    sys.stdout.write(clean(text, 10_000) + "\n")
 
 
 def _sync(folder: Path, to: str | None) -> int:
@@ -93,11 +97,11 @@ def _ls(store: Store, args: argparse.Namespace) -> int:
         try:
             record = store.record(name)
         except StoreError as e:
-            _say(f"{name}\t(damaged: {e.slug})")
+            sys.stdout.write(f"{clean(name)}\t(damaged: {e.slug})\n")
             continue
         nbytes = sum(blob.nbytes for blob in record.blobs)
         layout = "" if record.meta.layout == "strided" else f"\t{record.meta.layout}"
-        _say(f"{name}\t{record.dtype}\t{list(record.shape)}\t{nbytes} bytes{layout}")
+        sys.stdout.write(f"{clean(name)}\t{record.dtype}\t{list(record.shape)}\t{nbytes} bytes{layout}\n")
     return 0
 
 
@@ -111,7 +115,7 @@ def _show(store: Store, args: argparse.Namespace) -> int:
     for blob in record.blobs:
         where = f"in pack {blob.pack} at {blob.at}" if blob.pack else "in a file of its own"
         _say(f"blob           {blob.digest}, {blob.nbytes} bytes, {where}")
-    _say(str(store.get(args.name, device="cpu").detach()))
+    sys.stdout.write(f"{store.get(args.name, device='cpu').detach()}\n")
     return 0
 
 
@@ -119,14 +123,36 @@ def _get(store: Store, args: argparse.Namespace) -> int:
     target: Path = args.to
     if target.suffix not in _FORMATS:
         raise UsageError(f"cannot write {target}: its name must end in one of {', '.join(_FORMATS)}", slug="bad-format")
+    if target.suffix != ".pt":  # Which keeps elements that share memory as they are.
+        refuse_swollen([store.record(name) for name in args.names], "write them to a .pt file")
     tensors = {name: t.detach() for name, t in store.get_many(args.names, device="cpu").items()}
     write_tensors(tensors, target)
     sys.stderr.write(f"wrote {', '.join(tensors)} to {target}\n")
     return 0
 
 
+def refuse_swollen(records: Iterable[TensorRecord], otherwise: str) -> None:
+    """Raise UsageError if tensors are much larger than what is stored of them; `otherwise` says what to do."""
+    from torchsan.store.metadata import swollen
+
+    nbytes = swollen(records)
+    if nbytes is not None:
+        raise UsageError(
+            f"these tensors are {in_bytes(nbytes)}, many times what is stored of them; {otherwise}", slug="too-large"
+        )
+
+
 def write_tensors(tensors: dict[str, torch.Tensor], target: Path) -> None:
-    """Write tensors to a file in the format of its suffix. Raise UsageError if that cannot hold them."""
+    """Write tensors to a file in the format of its suffix. Raise UsageError if that cannot hold them, or be written."""
+    if target.is_symlink():
+        raise UsageError(f"cannot write {target}: it is a link", slug="bad-target")
+    try:
+        _write(tensors, target)
+    except OSError as e:
+        raise UsageError(f"cannot write {target}: {e.strerror or e}", slug="bad-target") from e
+
+
+def _write(tensors: dict[str, torch.Tensor], target: Path) -> None:
     match target.suffix:
         case ".npy":
             _save_npy(tensors, target)
@@ -158,6 +184,7 @@ def _save_safetensors(tensors: dict[str, torch.Tensor], target: Path) -> None:
     import torch
 
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
     except ImportError as e:
         raise UsageError(
@@ -174,6 +201,8 @@ def _save_safetensors(tensors: dict[str, torch.Tensor], target: Path) -> None:
             },
             target,
         )
+    except SafetensorError as e:  # Such as a full disk.
+        raise UsageError(f"cannot write {target}: {e}", slug="bad-target") from e
     except (KeyError, ValueError, TypeError) as e:
         raise UsageError(f"safetensors cannot hold these tensors: {e}; write them to .pt", slug="bad-format") from e
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
+from torchsan.cli.store import refuse_swollen, write_tensors
 from torchsan.errors import UsageError
 from torchsan.options import Options, When
 from torchsan.recording import Reader
@@ -95,36 +96,44 @@ def _non_finite(watched: Watched) -> bool:
     return s is not None and bool(s.nan or s.posinf or s.neginf)
 
 
-def _print(values: Iterable[Watched], stream: TextIO) -> None:
-    """Print a table: in the width of the terminal, or, where there is none, one line a value."""
+_HEADINGS = ("graph", "call", "launch", "when", "kernel", "name", "node", "value")
+_LAID_OUT = 1000
+"""As many rows get the width of a terminal; laying out more takes long."""
+
+
+def _print(values: Sequence[Watched], stream: TextIO) -> None:
+    """Print a table: in the width of the terminal, or, where there is none or very much to show, one line a value."""
+    if stream.isatty() and len(values) <= _LAID_OUT:
+        _lay_out(values, stream)
+        return
+    from rich.cells import cell_len
+
+    rows = [_HEADINGS, *(_row(w) for w in values)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        stream.write("  ".join(cells).rstrip() + "\n")
+
+
+def _lay_out(values: Iterable[Watched], stream: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("graph", "call", "launch", "when", "kernel", "name", "node"):
-        table.add_column(heading, no_wrap=not stream.isatty(), overflow="fold")
-    table.add_column("value", no_wrap=not stream.isatty(), overflow="fold", ratio=1)
-    longest = 0
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold", ratio=1 if heading == "value" else None)
     for w in values:
         style = "red" if _non_finite(w) else ("dim" if w.launch is None else "")
-        cells = [clean(text) for text in _row(w)]
-        longest = max(longest, sum(map(len, cells)) + 2 * len(cells))
-        table.add_row(*(Text(text) for text in cells), style=style)
-    width = None if stream.isatty() else longest + 1000
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    if stream.isatty():
-        console.print(table)
-        return
-    for line in console.render_lines(table, pad=False):
-        # Without what rich pads at its end.
-        stream.write("".join(segment.text for segment in line).rstrip() + "\n")
+        table.add_row(*map(Text, _row(w)), style=style)
+    Console(file=stream, highlight=False, markup=False, emoji=False).print(table)
 
 
 def _row(w: Watched) -> tuple[str, ...]:
     graph = "probe" if w.graph is None else f"{w.graph} {w.direction}"
     launch = "" if w.launch is None else f"#{w.launch}"
-    return graph, str(w.call), launch, w.phase, w.kernel, w.name, w.node or "", describe_value(w)
+    cells = (graph, str(w.call), launch, w.phase, w.kernel, w.name, w.node or "", describe_value(w))
+    return tuple(map(clean, cells))
 
 
 def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
@@ -136,9 +145,15 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
         )
     from torchsan.store import Store
 
-    folder.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     with Store(recording.store) as store:
+        refuse_swollen(
+            (store.record(str(w.stored)) for w in saved), "select some with --name, --kernels, --call or --when"
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UsageError(f"cannot write to {folder}: {e.strerror or e}", slug="bad-target") from e
         for w in saved:
             tensor = store.get(str(w.stored), device="cpu").detach()
             _export(tensor, folder / _file_name(value_key(w), taken))
@@ -147,25 +162,27 @@ def _save(recording: Reader, values: Sequence[Watched], folder: Path) -> None:
     sys.stderr.write(f"wrote {len(saved)} tensors to {folder}{rest}\n")
 
 
-def _file_name(name: str, taken: set[str]) -> str:
-    """A name that every file system takes and no other tensor has, without its suffix."""
+def _file_name(name: str, taken: dict[str, int]) -> str:
+    """A name that every file system takes and no other tensor has, without its suffix.
+
+    `taken` says how many got a name after this one, so that finding a free number takes no longer with each.
+    """
     safe = re.sub(r"[^A-Za-z0-9_-]+", ".", name.replace("/", "__")).strip(".")[:200]
-    unique, n = safe, 1
+    unique, n = safe, taken.get(safe.lower(), 0)
     while unique.lower() in taken:
         n += 1
-        unique = f"{safe}-{n}"
-    taken.add(unique.lower())
+        unique = f"{safe}-{n + 1}"
+    taken[safe.lower()] = n
+    taken.setdefault(unique.lower(), 0)
     return unique
 
 
 def _export(tensor: torch.Tensor, target: Path) -> None:
     """Write to .npy where NumPy knows the dtype, else to .safetensors, else to .pt."""
-    from torchsan.cli.store import write_tensors
-
     for suffix in (".npy", ".safetensors", ".pt"):
         try:
             write_tensors({"tensor": tensor}, target.with_name(target.name + suffix))
             return
-        except UsageError:
-            if suffix == ".pt":
+        except UsageError as e:
+            if suffix == ".pt" or e.slug == "bad-target":
                 raise

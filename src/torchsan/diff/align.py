@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _RELATED = 0.4
 """How much of two graphs, between 0 and 1, has to be alike for one to stand for the other."""
+_MOST_SCORES = 250_000
+"""Of pairs of graphs: those of 500 graphs with as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,9 @@ def _directions(mine: Sequence[Graph], other: Sequence[Graph]) -> list[GraphPair
 def _alignment(mine: Sequence[list[Graph]], other: Sequence[list[Graph]]) -> list[tuple[list[Graph], list[Graph]]]:
     """Return the pairs, in the order of both sides, whose likeness is largest in sum."""
     left, right = [_Features(group) for group in mine], [_Features(group) for group in other]
+    if len(mine) * len(other) > _MOST_SCORES:  # Then those that stand in the same place, or none.
+        sides = zip(zip(mine, left, strict=True), zip(other, right, strict=True), strict=False)
+        return [(x, y) for (x, a), (y, b) in sides if a.likeness(b) >= _RELATED]
     scores = [[x.likeness(y) for y in right] for x in left]
     best = [[0.0] * (len(other) + 1) for _ in range(len(mine) + 1)]
     for i in range(len(mine) - 1, -1, -1):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.diff.align import Graph, GraphPair
 from torchsan.diff.result import Place, Role
-from torchsan.errors import StoreError, TorchsanError
+from torchsan.errors import TorchsanError
 from torchsan.recording import Reader
 from torchsan.records import GraphRecord, TensorSummary, Watched, decode
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from torchsan.store.metadata import DenseRecord, TensorRecord
 
 
+_SHARED, _TIMES = 1 << 30, 8
+"""Bytes of elements that share memory, beyond so many times what is stored of them, that are looked at in all."""
+
+
 class Contents:
     """The tensors that one recording keeps: those in its store, and those whose few elements are in its summaries."""
 
@@ -27,6 +31,7 @@ class Contents:
         self._recording = recording
         self._store: Store | None = None
         self._records: dict[str, TensorRecord | None] = {}
+        self._left = _SHARED
         self.damaged: dict[str, str] = {}
         """Tensors that cannot be read, and why."""
 
@@ -45,12 +50,24 @@ class Contents:
 
     def tensor(self, watched: Watched) -> torch.Tensor | None:
         """The elements, on the CPU; None if they are not in the recording or cannot be read."""
-        if watched.stored is not None and watched.stored not in self.damaged:
+        if watched.stored is not None and watched.stored not in self.damaged and self._affordable(watched.stored):
             try:
                 return self._open().get(watched.stored, device="cpu").detach()
             except TorchsanError as e:
                 self.damaged[watched.stored] = str(e)
         return _few(watched.summary) if watched.summary is not None else None
+
+    def _affordable(self, name: str) -> bool:
+        """Whether the elements can be looked at: those that share memory can be more than there is time for."""
+        record = self._record(name)
+        if record is None:
+            return False
+        shared = record.nbytes - _TIMES * sum(blob.nbytes for blob in record.blobs)
+        self._left -= max(0, shared)
+        if self._left < 0 < shared:
+            self.damaged[name] = f"{name!r:.100} has many more elements than are stored"
+            return False
+        return True
 
     def close(self) -> None:
         """Let go of the files."""
@@ -70,9 +87,6 @@ class Contents:
         from torchsan.store import Store
 
         if self._store is None:
-            # A link could lead out of the recording.
-            if self._recording.tensors.is_symlink():
-                raise StoreError(f"{self._recording.tensors} is a link", slug="no-store")
             self._store = Store(self._recording.store)
         return self._store
 

@@ -9,12 +9,14 @@ import ast
 import functools
 import itertools
 import re
+import weakref
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import RecordingError
+from torchsan.files import count_parts
 from torchsan.graphs.data import Unrepresentable
 from torchsan.recording import Reader
 from torchsan.records import GraphRecord, OperatorCall, SourceLine
@@ -26,7 +28,10 @@ _CLASS = re.compile(r"^(\s*)class [^\n]*\(torch\.nn\.Module\):", re.MULTILINE)
 _COMMENT = re.compile(
     r"\s*# (?:File: (?P<file>.+?):(?P<line>\d{1,9}) in .*?(?:, code: (?P<code>.*))?$|No stacktrace found)"
 )
-_TOO_LONG = 32 << 20
+_MOST = 200_000
+"""Parts of a text that is parsed, of which each takes about a kilobyte: some 6,000 nodes."""
+_PER_PART = 50
+"""How many bytes a recording has for each part of its graphs, at least: those of real ones have a hundred."""
 _ARITHMETIC: dict[type[ast.AST], str] = {
     ast.Add: "operator.add",
     ast.Sub: "operator.sub",
@@ -127,22 +132,37 @@ def print_graph(module: torch.fx.GraphModule) -> str:
     return str(module.print_readable(print_output=False))
 
 
+_left: weakref.WeakKeyDictionary[Reader, int] = weakref.WeakKeyDictionary()
+"""How many parts of its graphs may still be parsed, of each recording that is compared: they stay in memory."""
+
+
 def read_graph(recording: Reader, graph: GraphRecord) -> FxGraph:
     """Return the graph that Inductor was given; where no text of it can be read, what its kernels say of its nodes."""
     name = graph.artifacts.get("graph")
     try:
-        read = try_parse(recording.artifact(name)) if name is not None else None
+        text = recording.artifact(name) if name is not None else ""
     except RecordingError:
-        read = None
+        text = ""
+    left = _left.get(recording, max(_MOST, recording.size // _PER_PART)) - count_parts(text)
+    if left >= 0:
+        _left[recording] = left
+    read = _cached(text) if text and left >= 0 else None
     return read or _from_kernels(graph)  # Names are enough to compare by, and `complete` tells.
 
 
 def try_parse(text: str) -> FxGraph | None:
     """Return the graph of a text that may be anything; None if it is none, or too long."""
+    return _parsed(text) if count_parts(text) <= _MOST else None
+
+
+def _parsed(text: str) -> FxGraph | None:
     try:
-        return parse_graph(text) if len(text) <= _TOO_LONG else None
+        return parse_graph(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+_cached = functools.lru_cache(maxsize=256)(_parsed)  # The same graph is often in both recordings.
 
 
 def _from_kernels(graph: GraphRecord) -> FxGraph:
@@ -155,7 +175,6 @@ def _from_kernels(graph: GraphRecord) -> FxGraph:
     return FxGraph(nodes=tuple(nodes.values()), inputs=graph.inputs, complete=False)
 
 
-@functools.lru_cache(maxsize=256)  # The same graph is often in both recordings.
 def parse_graph(text: str) -> FxGraph:
     """Return the graph that `print_graph` printed. Raise SyntaxError or ValueError if it is none."""
     text = _CLASS.sub(r"\1class Graph(torch.nn.Module):", text)

@@ -23,8 +23,8 @@ from torchsan.files import open_plain
 from torchsan.options import Options
 from torchsan.records import decode, encode
 
-SCHEMA = 1
-"""The version of the recording's format; a reader refuses what is newer than itself."""
+SCHEMA = 2
+"""The version of the recording's format; a reader refuses what is newer than itself. 2: events have checksums."""
 
 MANIFEST = "manifest.json"
 EVENTS = "events.sqlite"
@@ -102,9 +102,14 @@ def create_place(path: str | Path | None) -> Path:
         raise _unwritable(path, e) from e
 
 
+def lacks_space(error: OSError) -> bool:
+    """Whether there is no room, or a limit is reached."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _unwritable(path: str | Path | None, error: OSError) -> UsageError:
     where = "torchsan-runs" if path is None else path
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if lacks_space(error):
         return NoSpaceError(
             f"cannot write a recording to {where}: {error.strerror}; free some space, or choose another --out",
             slug="disk-full",
@@ -250,6 +255,12 @@ def _no_constant(name: str) -> None:
 def is_url(path: object) -> bool:
     """Return whether `path` is an fsspec URL, and no local path."""
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+
+
+def as_local(path: str) -> Path | None:
+    """Return the path on this machine that `path` or a `file:` URL names; None for a URL of another place."""
+    plain = re.sub(r"^(?:file|local)://", "", path, flags=re.IGNORECASE)
+    return None if is_url(plain) else (Path(plain) if plain == path else Path(plain).expanduser())
 
 
 def join_url(url: str, name: str) -> str:

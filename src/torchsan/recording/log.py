@@ -15,8 +15,10 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+import xxhash
+
 from torchsan.errors import RecordingError
-from torchsan.files import identity
+from torchsan.files import high_descriptors, identity
 from torchsan.recording.folder import EVENTS
 
 _log = logging.getLogger(__name__)
@@ -24,7 +26,16 @@ _log = logging.getLogger(__name__)
 MAX_BODY = 128 * 2**20
 """The largest event in bytes: a recording that claims more is not ours, or damaged."""
 
-_EVENTS_TABLE = "CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL, thread INTEGER, kind TEXT, body TEXT)"
+_ROW, _LIST, _DICT, _VALUE = 400, 88, 200, 32
+"""What an event, a list, a dictionary and what stands in them take in memory, in bytes."""
+_DENSITY, _ALLOWANCE = 12, 64 * 2**20
+"""What a log may take in memory: so many bytes for each of its own, and some more. Ours take four to eight."""
+
+_EVENTS_TABLE = (
+    "CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL, thread INTEGER, kind TEXT, body TEXT, checksum INTEGER)"
+)
+_WITHOUT_CHECKSUMS = _EVENTS_TABLE.replace(", checksum INTEGER", "")
+"""The table in recordings of schema 1."""
 _TABLES = f"""
 {_EVENTS_TABLE.replace("TABLE", "TABLE IF NOT EXISTS")};
 CREATE VIEW IF NOT EXISTS findings AS
@@ -84,7 +95,8 @@ class EventLog:
 
     def _open(self) -> None:
         before = set(_open_descriptors())
-        self.connection = connect(self._folder)
+        with high_descriptors():
+            self.connection = connect(self._folder)
         # The end of the interpreter would close it, lost descriptors or not, and closing writes. `close` undoes this.
         _keep_forever(self.connection)
         self._database = identity(self._folder / EVENTS)
@@ -135,8 +147,19 @@ def insert(connection: sqlite3.Connection, thread: int, kind: str, body: str) ->
     """Append one event that happened now."""
     if len(body) > MAX_BODY:
         raise ValueError(f"an event of {len(body)} bytes is more than a recording takes")
-    row = (time.time(), thread, kind, body)
-    connection.execute("INSERT INTO events (time, thread, kind, body) VALUES (?, ?, ?, ?)", row)
+    now = time.time()
+    row = (now, thread, kind, body, _checksum(now, thread, kind, body))
+    connection.execute("INSERT INTO events (time, thread, kind, body, checksum) VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _checksum(now: object, thread: object, kind: object, body: object) -> int:
+    """Of one event: SQLite has none for its pages, and gives other rows where few of their bytes are damaged.
+
+    That no event is missing is seen by the ids, and that the last is there by what it says.
+    """
+    state = xxhash.xxh3_64(f"{now!r} {thread!r} {kind!r} ".encode("utf-8", "backslashreplace"))
+    state.update((body if isinstance(body, str) else repr(body)).encode("utf-8", "backslashreplace"))
+    return state.intdigest() >> 1  # SQLite's integers are signed.
 
 
 def make_single_file(connection: sqlite3.Connection) -> None:
@@ -162,19 +185,19 @@ def _parts(file: Path, *endings: str) -> list[Path]:
     return [part for ending in endings if os.path.lexists(part := file.with_name(file.name + ending))]
 
 
-Row = tuple[object, object, object, object]
+Row = tuple[int, object, object, object, object, bool]
 
 
 def read_events(folder: Path) -> list[Row]:
-    """Return (time, thread, kind, body) of every event in the order they happened, of whatever types they are.
+    """Return (id, time, thread, kind, body, intact) of every event in the order they happened, of whatever types.
+
+    The ids of a log that is whole count from 1. What is not `intact` is not what was written.
 
     The run may be finished, running or killed. Nothing is written to the recording, and nothing in it is executed.
     Raise RecordingError if there is no log, or one that torchsan does not write.
     """
     file = folder / EVENTS
-    for part in _parts(file, "", "-wal", "-shm"):
-        if not stat.S_ISREG(part.lstat().st_mode):
-            raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
+    require_plain(file)
     if not file.exists():
         raise _nothing_recorded(folder)
     try:
@@ -193,6 +216,13 @@ def read_events(folder: Path) -> list[Row]:
         raise RecordingError(
             f"cannot read {file}: {e}; the recording is damaged or was not written by torchsan", slug="no-recording"
         ) from e
+
+
+def require_plain(file: Path) -> None:
+    """Raise RecordingError if the log, or what SQLite looks for beside it, is a link, a pipe or the like."""
+    for part in _parts(file, "", "-wal", "-shm", "-journal"):
+        if not stat.S_ISREG(part.lstat().st_mode):
+            raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
 
 
 class _EmptyLogError(Exception):
@@ -215,26 +245,45 @@ def _read(file: Path, how: str) -> list[Row]:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA cell_size_check=ON")
-        _check_schema(connection)
+        summed = _check_schema(connection)
+        checksum = "checksum" if summed else "NULL"
         rows: list[Row] = []
-        taken = size = 0
-        for row in connection.execute("SELECT time, thread, kind, body FROM events NOT INDEXED ORDER BY id"):
-            rows.append(row)
+        taken = parsed = size = 0
+        query = f"SELECT id, time, thread, kind, body, {checksum} FROM events NOT INDEXED ORDER BY id"
+        for *row, written in connection.execute(query):
+            number, time_, thread, kind, body = row
+            intact = not summed or written == _checksum(time_, thread, kind, body)
+            rows.append((number, time_, thread, kind, body, intact))
             taken += 8 + sum(len(value) for value in row if isinstance(value, str | bytes))
             if taken > size and taken > (size := _size(file)):
                 raise sqlite3.DatabaseError("its events are larger than the file")
+            parsed += _in_memory(body)
+            if parsed > _ALLOWANCE + _DENSITY * size and parsed > _ALLOWANCE + _DENSITY * (size := _size(file)):
+                raise sqlite3.DatabaseError("its events hold more values than torchsan writes into such a file")
         return rows
+
+
+def _in_memory(body: object) -> int:
+    """About how much memory an event takes once it is parsed, without the characters of its texts."""
+    if not isinstance(body, str):
+        return _ROW
+    return _ROW + _LIST * body.count("[") + _DICT * body.count("{") + _VALUE * body.count(",")
 
 
 def _size(file: Path) -> int:
     return sum(part.stat().st_size for part in _parts(file, "", "-wal"))
 
 
-def _check_schema(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError unless `events` is our table: columns, views and modules of others can compute."""
+def _check_schema(connection: sqlite3.Connection) -> bool:
+    """Return whether the events have checksums.
+
+    Raise sqlite3.DatabaseError unless `events` is our table: columns, views and modules of others can compute.
+    """
     found = connection.execute("SELECT type, sql FROM sqlite_master WHERE name = 'events' COLLATE NOCASE").fetchmany(2)
     if found == [("table", _EVENTS_TABLE)]:
-        return
+        return True
+    if found == [("table", _WITHOUT_CHECKSUMS)]:
+        return False
     if not found and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
         raise _EmptyLogError
     if [kind for kind, _ in found] == ["table"]:

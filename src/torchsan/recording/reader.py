@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchsan.errors import RecordingError
-from torchsan.recording.folder import ARTIFACT, ARTIFACTS, TENSORS, join_url, loads_strictly, read_manifest, read_plain
+from torchsan.recording.folder import (
+    ARTIFACT,
+    ARTIFACTS,
+    EVENTS,
+    TENSORS,
+    join_url,
+    loads_strictly,
+    read_manifest,
+    read_plain,
+)
 from torchsan.recording.log import read_events
-from torchsan.recording.recorder import COUNTED, Program, State
+from torchsan.recording.recorder import COUNTED, KINDS, Program, State
 from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
@@ -29,12 +41,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One event: when it was written, in seconds since 1970, and by which thread. `body` is its JSON value."""
+    """One event: when it was written, in seconds since 1970, and by which thread. `text` is its JSON."""
 
     time: float
     thread: int
     kind: str
-    body: Any
+    text: str
+
+    @property
+    def body(self) -> Any:
+        """Its JSON value, parsed anew each time: all of them at once may be large."""
+        return loads_strictly(self.text)
 
 
 class Reader:
@@ -53,12 +70,10 @@ class Reader:
         self.failure: Failure | None = None
         self.seed: int | None = self.manifest.seed
         self._state = State()
-        self._others: list[tuple[str, dict[str, Any]]] = []
-        self._timed: list[Timed] = []
-        for time, thread, kind, body in read_events(self.path):
-            value = self._add(kind, body)
-            if type(time) is float and type(thread) is int and isinstance(kind, str):
-                self._timed.append(Timed(time=time, thread=thread, kind=kind, body=value))
+        self._others: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._rows = read_events(self.path)
+        for _, _, _, kind, body, _ in self._rows:
+            self._add(kind, body)
 
     def graphs(self) -> list[GraphRecord]:
         """The compiled graphs in the order they were first seen."""
@@ -82,16 +97,35 @@ class Reader:
 
     def kernels_checked(self) -> int:
         """How many kernels wrote something that was checked."""
-        each = ((kernel, self.checked(g.id, g.direction)) for g in self.graphs() for kernel in g.kernels)
-        return sum(not names.isdisjoint(kernel.writes) for kernel, names in each)
+        each = ((g.kernels, self.checked(g.id, g.direction)) for g in self.graphs())
+        return sum(not names.isdisjoint(kernel.writes) for kernels, names in each for kernel in kernels)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The bodies of the events of a kind that only its author knows."""
-        return [body for k, body in self._others if k == kind]
+        return list(self._others.get(kind, ()))
 
-    def timed(self) -> list[Timed]:
+    def timed(self) -> Iterator[Timed]:
         """Every event that has a time, in the order they were written."""
-        return list(self._timed)
+        for _, time, thread, kind, text, _ in self._rows:
+            if type(time) is float and type(thread) is int and isinstance(kind, str) and isinstance(text, str):
+                yield Timed(time=time, thread=thread, kind=kind, text=text)
+
+    def missing(self) -> list[str]:
+        """What says that the log is not as it was written: events that are gone, altered, or that nobody knows."""
+        found = []
+        findings = self._state.findings
+        altered = sum(1 for row in self._rows if not row[-1])
+        if altered:
+            found.append(f"the recording is damaged: {altered} of its events are not what was written")
+        if any(row[0] != n for n, row in enumerate(self._rows, start=1)):  # A damaged page may show one twice.
+            found.append("the recording is damaged: some of its events are missing")
+        elif any(finding.id != f"F{n}" for n, finding in enumerate(findings, start=1)):
+            found.append("the recording is damaged: some of its findings are missing")
+        unknown = [kind for kind in self._others if kind not in KINDS]
+        if unknown:
+            names = ", ".join(f"{kind!r:.40}" for kind in unknown[:3])
+            found.append(f"the recording is damaged, or newer than this torchsan: what are its events {names}?")
+        return found
 
     @property
     def tensors(self) -> Path:
@@ -106,8 +140,23 @@ class Reader:
             return []
 
     @property
+    def size(self) -> int:
+        """The bytes of its log and its texts."""
+        files = [self.path / EVENTS, *(self.path / ARTIFACTS / name for name in self.artifacts())]
+        total = 0
+        for file in files:
+            with suppress(OSError):
+                total += file.lstat().st_size
+        return total
+
+    @property
     def store(self) -> str:
-        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors."""
+        """The folder or URL of the tensor store; a copy of what a URL holds is without tensors.
+
+        Raise RecordingError if the folder is a link: it could lead out of the recording.
+        """
+        if self.tensors.is_symlink():
+            raise RecordingError(f"{self.tensors} is a link; the recording is damaged", slug="malformed-record")
         return str(self.tensors) if self.place is None else join_url(self.place, TENSORS)
 
     def artifact(self, name: str) -> str:
@@ -122,7 +171,7 @@ class Reader:
         except (OSError, ValueError) as e:
             raise RecordingError(f"cannot read artifact {name} of {self.path}: {e}", slug="malformed-record") from e
 
-    def _add(self, kind: object, text: object) -> Any:
+    def _add(self, kind: object, text: object) -> None:
         if not isinstance(kind, str) or not isinstance(text, str):
             raise RecordingError(f"an event of {self.path} is not text; it is damaged", slug="malformed-record")
         try:
@@ -141,7 +190,6 @@ class Reader:
             self._state.add(kind, record)
         else:
             self._add_about_the_run(kind, body)
-        return body
 
     def _add_about_the_run(self, kind: str, body: Any) -> None:
         if not isinstance(body, dict):
@@ -158,4 +206,4 @@ class Reader:
             case "seed" if type(body.get("torch")) is int:
                 self.seed = body["torch"]
             case _:
-                self._others.append((kind, body))
+                self._others[kind].append(body)

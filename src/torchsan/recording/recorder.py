@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,12 @@ COUNTED: dict[str, type[Any]] = {
 }
 """The kinds of events that State adds up, and what their bodies are."""
 
+KINDS = frozenset(COUNTED) | frozenset(
+    "cached closed degraded exhibit failed incomplete memory no-exhibit nodes program rank replica-step replicas seed "
+    "started stopped times watched".split()
+)
+"""All kinds of events. A recording with another is damaged, or of a newer torchsan: it is not called clean."""
+
 
 @dataclass(slots=True)
 class State:
@@ -76,7 +83,7 @@ class State:
     graphs: dict[tuple[GraphId, Direction], GraphRecord] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     skipped: dict[Skipped, None] = field(default_factory=dict)
-    checked: set[tuple[GraphId, Direction, str]] = field(default_factory=set)
+    checked: dict[tuple[GraphId, Direction], set[str]] = field(default_factory=lambda: defaultdict(set))
     ops: set[str] = field(default_factory=set)
     calls: dict[tuple[GraphId, Direction], CallCount] = field(default_factory=dict)
 
@@ -91,14 +98,15 @@ class State:
             case "finding", Finding():
                 self.findings.append(body)
             case "amended", Finding():
-                self.findings[:] = [body if f.id == body.id else f for f in self.findings]
+                self._amend(body)
             case "skipped", Skipped():
                 if body in self.skipped:
                     return None
                 self.skipped[body] = None
             case "checked", Checked(graph=graph, direction=direction):
-                new = [b for b in dict.fromkeys(body.buffers) if (graph, direction, b) not in self.checked]
-                self.checked.update((graph, direction, b) for b in new)
+                known = self.checked[graph, direction]
+                new = [b for b in dict.fromkeys(body.buffers) if b not in known]
+                known.update(new)
                 return dataclasses.replace(body, buffers=tuple(new)) if new else None
             case "ops-checked", OpsChecked():
                 names = sorted({*body.ops} - self.ops)
@@ -108,9 +116,21 @@ class State:
                 self.calls[body.graph, body.direction] = body
         return body
 
+    def _amend(self, finding: Finding) -> None:
+        """Put a finding in the place of the one of its id, which says what place that is.
+
+        One that is not there is in a damaged recording: it is added, and then the ids are not in order.
+        """
+        number = re.fullmatch(r"F([1-9][0-9]{0,8})", finding.id)
+        place = int(number[1]) - 1 if number is not None else len(self.findings)
+        if place < len(self.findings) and self.findings[place].id == finding.id:
+            self.findings[place] = finding
+        else:
+            self.findings.append(finding)
+
     def checked_of(self, graph: GraphId, direction: Direction) -> frozenset[str]:
         """The buffers of a graph that were checked."""
-        return frozenset(name for id_, d, name in self.checked if (id_, d) == (graph, direction))
+        return frozenset(self.checked.get((graph, direction), ()))
 
     def _count_checked(self, graph: GraphRecord) -> int:
         """How many of a graph's buffers were checked.

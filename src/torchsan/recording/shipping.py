@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from torchsan.recording.folder import (
     EVENTS,
     MANIFEST,
     TENSORS,
+    as_local,
     is_rank_folder,
     is_url,
     join_url,
@@ -34,6 +35,7 @@ from torchsan.recording.folder import (
     read_plain,
     write_atomically,
 )
+from torchsan.recording.log import require_plain
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ class RemoteFolder:
         self._root = root.rstrip("/")
 
     def put(self, key: str, file: Path) -> None:
-        """Send a file."""
+        """Send a file. Raise UsageError where a link on this machine leads elsewhere."""
         self._make_folder(key)
         self._fs.put_file(str(file), f"{self._root}/{key}")
 
@@ -72,6 +74,12 @@ class RemoteFolder:
         self._fs.pipe_file(f"{self._root}/{key}", data)
 
     def _make_folder(self, key: str) -> None:
+        if "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)):
+            path = Path(self._root)
+            for part in key.split("/"):
+                path /= part
+                if path.is_symlink():
+                    raise UsageError(f"{path} is a link; choose another place", slug="not-sent")
         self._fs.makedirs(f"{self._root}/{key}".rpartition("/")[0], exist_ok=True)
 
     def get(self, key: str, file: Path, limit: int) -> None:
@@ -81,6 +89,10 @@ class RemoteFolder:
         if size is not None and size > limit:
             raise ValueError(f"{key} has {size} bytes")
         self._fs.get_file(path, str(file))
+
+    def differs(self, key: str, file: Path) -> bool:
+        """Return whether what is there under `key` is something else than `file`."""
+        return bool(self._fs.cat_file(f"{self._root}/{key}") != file.read_bytes())
 
     def list(self, folder: str = "") -> dict[str, tuple[str, int]]:
         """Return the kind (`file` or `directory`) and size of what is in `folder` by name; empty if there is none."""
@@ -108,10 +120,12 @@ class RemoteFolder:
 def local_copy(path: str) -> Iterator[Path]:
     """Give a local folder with the recording, or the ranks, at `path`: itself, or a copy of what a URL holds.
 
-    Raise RecordingError if there is none. Names that are not ours stay where they are.
+    Raise RecordingError if there is none. Names that are not ours stay where they are. What is on this machine is not
+    copied, whatever names it: a copy would be of what links in it lead to.
     """
-    if not is_url(path):
-        yield Path(path)
+    here = as_local(path)
+    if here is not None:
+        yield here
         return
     with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
         folder = Path(temporary, path.rstrip("/").rpartition("/")[2] or "recording")
@@ -225,10 +239,18 @@ def send(folder: Path, url: str) -> int:
     remote = RemoteFolder(url)
     try:
         there = remote.sizes()
+        _require_own(folder, remote, there)
         # What was written once and has its size is there; what grows may have grown by as much as was lost.
         sent = {k: _state(folder / k) for k in _once(folder) if there.get(k) == (folder / k).stat().st_size}
         before = len(sent)
         _send(folder, remote, sent, growing=True)
+        left = _left_out(folder)
+        if left:
+            raise UsageError(
+                f"{len(left)} parts of {folder} are links, pipes or the like and were not sent, such as {left[0]}; "
+                "the rest is there",
+                slug="not-sent",
+            )
     except UsageError:
         raise
     except Exception as e:
@@ -236,6 +258,26 @@ def send(folder: Path, url: str) -> int:
             f"cannot send {folder} to {url}: {_short(e)}; nothing is lost, try again", slug="not-sent"
         ) from e
     return len(sent) - before
+
+
+def _require_own(folder: Path, remote: RemoteFolder, there: Container[str]) -> None:
+    """Raise UsageError unless the place is empty, or holds what was sent of this very folder before."""
+    names = [key for key in _files(folder) if key.rpartition("/")[2] in (MANIFEST, _STORE)]
+    if remote.list() and (
+        not any(key in there for key in names) or any(k in there and remote.differs(k, folder / k) for k in names)
+    ):
+        raise UsageError(f"{remote.url} is not empty, and no copy of {folder}; choose another place", slug="out-exists")
+
+
+def _left_out(folder: Path) -> list[str]:
+    """What has the name of a part and is no plain file or folder."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        key = path.relative_to(folder).as_posix()
+        odd = path.is_symlink() or not (path.is_file() or path.is_dir())
+        if odd and (_OURS.fullmatch(key) or _FOLDERS.fullmatch(key)):
+            found.append(key)
+    return found
 
 
 def read_destination(folder: Path) -> str | None:
@@ -275,7 +317,7 @@ def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], 
             # Its pack after it was read and before it is sent: what a line speaks of is there when it is.
             data = (folder / key).read_bytes()
             pack = key.removesuffix(".log") + ".pack"
-            if (folder / pack).exists():
+            if _is_plain(folder / pack):
                 remote.put(pack, folder / pack)
             remote.put_bytes(key, data)
         else:
@@ -283,6 +325,7 @@ def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], 
         sent[key] = state
 
 
+_STORE = "torchsan-store.json"
 _STORED = r"torchsan-store\.json|log/[0-9A-Za-z_-]+\.(?:log|pack)|blobs/[0-9a-f]{2}/[0-9a-f]{64}"
 _OURS = re.compile(
     rf"(?:rank-\d{{1,9}}(?:-restart-\d{{1,9}})?/)?(?:{re.escape(MANIFEST)}|{re.escape(EVENTS)}(?:-wal|-shm)?|"
@@ -290,12 +333,20 @@ _OURS = re.compile(
     re.ASCII,
 )
 """The files of a recording, of several ranks' and of a store. Nothing else is sent, whatever lies beside them."""
+_FOLDERS = re.compile(
+    rf"(?:rank-\d{{1,9}}(?:-restart-\d{{1,9}})?/?)?(?:{ARTIFACTS}|(?:{TENSORS}(?:/|$))?(?:log|blobs(?:/[0-9a-f]{{2}})?)?)",
+    re.ASCII,
+)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _files(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         key = path.relative_to(folder).as_posix()
-        if _OURS.fullmatch(key) and not key.endswith(".tmp") and path.is_file() and not path.is_symlink():
+        if _OURS.fullmatch(key) and not key.endswith(".tmp") and _is_plain(path):
             yield key
 
 
@@ -321,6 +372,7 @@ def _state(file: Path) -> tuple[int, int]:
 
 def _send_events(folder: Path, remote: RemoteFolder) -> None:
     """Send the event log as it is now, in one file, while its program goes on writing."""
+    require_plain(folder / EVENTS)
     with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
         copy = Path(temporary, EVENTS)
         source = f"{(folder / EVENTS).absolute().as_uri()}?mode=ro"

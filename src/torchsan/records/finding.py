@@ -32,6 +32,12 @@ class Check(StrEnum):
     STAGES = "stages"
     METADATA = "metadata"
     MEMORY = "memory"
+    CACHE = "cache"
+    KERNELS = "kernels"
+
+
+RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY, Check.CACHE)
+"""Those that `run` makes; findings of `kernels` come from `check-kernel`."""
 
 
 class Stage(StrEnum):
@@ -43,6 +49,7 @@ class Stage(StrEnum):
     JOINT_PASSES = "joint-passes"
     POST_GRAD_PASSES = "post-grad-passes"
     KERNEL = "kernel"
+    CACHE = "cache"
 
 
 class Kind(StrEnum):
@@ -56,11 +63,15 @@ class Kind(StrEnum):
     UNDECLARED_MUTATION = "undeclared-mutation"
     UNDECLARED_ALIAS = "undeclared-alias"
     OUT_OF_BOUNDS_WRITE = "out-of-bounds-write"
+    OUT_OF_BOUNDS_READ = "out-of-bounds-read"
     UNINITIALIZED_READ = "uninitialized-read"
     CLOBBERED_BUFFER = "clobbered-buffer"
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    STALE_CACHE = "stale-cache"
+    RACE = "race"
+    CHEAT = "cheat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

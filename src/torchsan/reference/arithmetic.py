@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from torchsan.reference import users_kernels
+
 
 class Arithmetic(StrEnum):
     """How a program is computed again."""
@@ -103,6 +105,7 @@ class Operators:
     def __init__(self, arithmetic: Arithmetic, seed: int, random: RandomNumbers) -> None:
         """`seed` chooses the noise of a nudged run; `random` draws for the operators that are random."""
         self._arithmetic = arithmetic
+        self._seed = seed
         self._nudger = Nudger(seed)
         self._random = random
 
@@ -132,6 +135,21 @@ class Operators:
         if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
         return compute()
+
+    def users_kernel(self, call: dict[str, Any]) -> Any:
+        """Run what a graph has in the place of a user's Triton kernel. Raise Unavailable if there is no reference."""
+        roundings: dict[Arithmetic, Callable[[bool], Any]] = {
+            Arithmetic.EXACT: lambda gpu: users_kernels.Exact(),
+            Arithmetic.EAGER: lambda gpu: users_kernels.ToType(tf32=gpu),
+            Arithmetic.NUDGED: lambda gpu: users_kernels.Nudged(self._seed, tf32=gpu),
+            Arithmetic.ROUGH: lambda gpu: users_kernels.Rough(self._seed, tf32=False),
+        }
+        if self._arithmetic not in roundings:
+            raise Unavailable(f"a Triton kernel of the user's own is not computed in {self._arithmetic}")
+        try:
+            return users_kernels.interpreted(call, roundings[self._arithmetic])
+        except users_kernels.NoReference as e:
+            raise Unavailable(f"no reference: {e}") from e
 
     def _compute(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own_dtypes: Callable[[], Arguments]

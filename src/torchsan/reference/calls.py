@@ -7,13 +7,14 @@ operators, and because the backward of the eager graph has no nodes at all: all 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from torchsan.reference import users_kernels
 from torchsan.reference.arithmetic import (
     Arguments,
     Arithmetic,
@@ -26,7 +27,7 @@ from torchsan.reference.arithmetic import (
 )
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import TorchDispatchMode
-from torchsan.torch_internals.operators import outside_modes
+from torchsan.torch_internals.operators import is_higher_order, is_users_kernel, outside_modes
 
 _DEVICES = ("cpu", "cuda")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -210,6 +211,8 @@ def _copy(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
     """Runs every operator in one arithmetic, and random ones with numbers that all graphs of a compile share."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, arithmetic: Arithmetic, seed: int = 0, *, constant: bool = False) -> None:
         """`constant` makes all random numbers equal."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate its modes
@@ -220,7 +223,23 @@ class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if is_higher_order(func):
+            if is_users_kernel(func):
+                return self._operators.users_kernel(kwargs)
+            raise NotImplementedError(f"{func} takes functions, which are not run operator by operator")
         return self._operators.call(func, args, kwargs, partial(_own_dtypes, func, args, kwargs))
+
+
+class _GuardedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+    """Runs everything as it is, but the user's Triton kernels on guarded memory."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return users_kernels.guarded(kwargs) if is_users_kernel(func) else func(*args, **kwargs)
 
 
 def _own_dtypes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -248,12 +267,22 @@ class Results:
 class RepeatableCall:
     """One call that can be made again, as often as one likes, also after its arguments have changed."""
 
-    def __init__(self, args: Sequence[Any], names: list[str], mutated: frozenset[int], number: int = 0) -> None:
+    def __init__(
+        self,
+        args: Sequence[Any],
+        names: list[str],
+        mutated: frozenset[int],
+        number: int = 0,
+        *,
+        users_kernels: bool = False,
+    ) -> None:
         """`names` are those of the arguments, `mutated` the positions of those that may be written.
 
-        `number` says which call it is, from 0.
+        `number` says which call it is, from 0. `users_kernels` tells that Triton kernels of the user's own are
+        launched, which may write anywhere.
         """
         self.number = number
+        self._own = _GuardedKernels if users_kernels else nullcontext
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():
             self.inputs = Inputs(args, mutated)
@@ -275,9 +304,10 @@ class RepeatableCall:
         """
         wide = arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
         mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
+        running: AbstractContextManager[Any] = mode if mode is not None else self._own()
         with self.circumstances.restored():
             args, leaves = self.inputs.copies(wide=wide)
-            with mode or nullcontext():
+            with running:
                 outputs = function(list(args))
                 moved = not torch.equal(torch.get_rng_state(), self.circumstances.random)
                 if cotangents is None:

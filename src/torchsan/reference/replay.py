@@ -27,7 +27,7 @@ from torchsan.reference.coherence import Change, Coherent, find_coherent
 from torchsan.reference.judge import Judgement, settle
 from torchsan.reference.random import draw_as_kernels
 from torchsan.torch_internals.fakes import symbol_value
-from torchsan.torch_internals.operators import is_higher_order
+from torchsan.torch_internals.operators import is_higher_order, is_users_kernel
 
 _METADATA_ONLY = frozenset(
     """empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones
@@ -128,6 +128,8 @@ def needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any])
 
 def is_mutable(node: torch.fx.Node) -> bool:
     """Whether a node overwrites one of its arguments."""
+    if is_users_kernel(node.target):
+        return "tensors_to_clone" not in node.kwargs
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
@@ -183,7 +185,7 @@ class _Closer:
 def _rounds(node: torch.fx.Node) -> bool:
     """Whether the value of a node is rounded: by its operator, as the size of a complex number, or to eight bits."""
     if node.op != "call_function" or not hasattr(node.target, "_schema"):
-        return False
+        return is_users_kernel(node.target)
     metas = [v for n in (node, *node.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
     unusual = any(m.is_complex() or (m.is_floating_point() and m.dtype.itemsize == 1) for m in metas)
     return unusual or rounds(node.target)
@@ -258,6 +260,8 @@ class _Values:
         value_of = self._value_or_stand_in if name in _METADATA_ONLY else self.of
         args: Any = torch.fx.node.map_arg(node.args, value_of)
         kwargs: Any = torch.fx.node.map_arg(node.kwargs, value_of)
+        if is_users_kernel(target):
+            return self._operators.users_kernel(dict(kwargs))
         if target is operator.getitem or not hasattr(target, "_schema"):
             if is_higher_order(target):
                 raise Unavailable(f"{target} has subgraphs; they are checked on their own")

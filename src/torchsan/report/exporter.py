@@ -10,12 +10,12 @@ import json
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TextIO, TypeVar
 
 from torchsan.errors import UsageError
-from torchsan.recording.folder import write_atomically
+from torchsan.recording.folder import NoSpaceError, lacks_space, write_atomically
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,10 @@ class Exporter(ABC, Generic[Subject]):
             else:
                 write_atomically(file, text)
         except OSError as e:
-            raise UsageError(f"cannot write --{self.name} {target}: {e.strerror or e}", slug="bad-target") from e
+            said = f"cannot write --{self.name} {target}: {e.strerror or e}"
+            if lacks_space(e):
+                raise NoSpaceError(f"{said}; free some space, or choose another file", slug="disk-full") from e
+            raise UsageError(said, slug="bad-target") from e
 
 
 def json_text(values: Any) -> str:
@@ -77,12 +80,19 @@ def add_export_flags(parser: argparse.ArgumentParser, exporters: Sequence[Export
 class Exports(Generic[Subject]):
     """The files that a command was asked to write, by the attributes of `given`: its arguments, or the options."""
 
-    def __init__(self, exporters: Sequence[Exporter[Subject]], given: object) -> None:
-        """Raise UsageError if one of them cannot be written."""
+    def __init__(self, exporters: Sequence[Exporter[Subject]], given: object, keep: Iterable[str | Path] = ()) -> None:
+        """Raise UsageError if one of them cannot be written, or is among what is to `keep`: files, or folders."""
+        kept = [Path(os.path.realpath(path)) for path in keep]
         targets = [(exporter, getattr(given, exporter.name, None)) for exporter in exporters]
         self._asked = [(exporter, target) for exporter, target in targets if target is not None]
         for exporter, target in self._asked:
             exporter.check(target)
+            file = Path(os.path.realpath(target))
+            if target != "-" and file.is_file() and not {file, *file.parents}.isdisjoint(kept):
+                raise UsageError(
+                    f"--{exporter.name} {target} would overwrite what it reports on; choose another file",
+                    slug="bad-target",
+                )
 
     @property
     def to_stdout(self) -> bool:

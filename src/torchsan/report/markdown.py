@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
+from itertools import groupby
 
 from torchsan.recording import Reader
 from torchsan.records import Finding
@@ -30,12 +30,12 @@ class MarkdownExporter(Exporter[Reader]):
 def _lines(recording: Reader) -> Iterator[str]:
     outcome = verdict(recording)
     findings = counting(recording)
-    yield f"### torchsan: {escape(verdict_text(recording, outcome))}"
+    yield f"### torchsan: {as_text(verdict_text(recording, outcome))}"
     yield ""
-    yield f"`{_code(' '.join(recording.manifest.command))}`, PyTorch {escape(recording.manifest.torch)}"
+    yield f"{as_code(' '.join(recording.manifest.command))}, PyTorch {as_text(recording.manifest.torch)}"
     if outcome.reasons:
         yield ""
-        yield from (f"- {escape(reason)}" for reason in outcome.reasons)
+        yield from (f"- {as_text(reason)}" for reason in outcome.reasons)
     if not findings:
         return
     yield ""
@@ -43,12 +43,11 @@ def _lines(recording: Reader) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     for finding in findings[:_FINDINGS]:
         cells = (finding.id, finding.severity, finding.kind, _where(finding), " ".join(finding.message.split()))
-        yield f"| {' | '.join(escape(cell, 300) for cell in cells)} |"
+        yield f"| {' | '.join(_as_cell(as_text(cell, 300)) for cell in cells)} |"
     for finding in findings[:_FINDINGS]:
         text = "\n".join(line.text for line in finding_lines(finding))
-        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-        yield f"\n<details><summary>{escape(finding.id)}: {escape(finding.kind)}</summary>\n"
-        yield f"{fence}text\n{text}\n{fence}\n\n</details>"
+        yield f"\n<details><summary>{finding.id}: {finding.kind}</summary>\n"
+        yield f"{fenced('text', text)}\n\n</details>"
     if len(findings) > _FINDINGS:
         yield f"\n… and {len(findings) - _FINDINGS} more ({severities_text(findings)} in all)."
 
@@ -59,10 +58,34 @@ def _where(finding: Finding) -> str:
     return finding.kernel or finding.pass_ or finding.stage or ""
 
 
-def _code(text: str) -> str:
-    return clean(text).replace("`", "'")
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>|#~@&$^]|://|www\.", re.IGNORECASE)
+"""What Markdown, or a site that shows it, could take for markup, a link or a mention."""
+_MARKER = re.compile(r"\W+|\d+[.)]\W*")
+"""A first word that could begin a list, a rule or a heading."""
 
 
-def escape(text: object, limit: int = 2000) -> str:
-    """Return text from a recording so that Markdown and HTML show it as it is, in one line."""
-    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", html.escape(clean(text, limit), quote=False))
+def as_text(text: object, limit: int = 2000) -> str:
+    """Return text from a recording so that Markdown shows it as it is, in one line: what could be markup is code.
+
+    Escapes would not do: sites look for links and mentions in what was escaped as well.
+    """
+    words = enumerate(clean(text, limit).split())
+    parts = groupby(words, lambda w: bool(_MARKUP.search(w[1]) or (w[0] == 0 and _MARKER.fullmatch(w[1]))))
+    shown = ((code, " ".join(word for _, word in group)) for code, group in parts)
+    return " ".join(as_code(part, limit) if code else part for code, part in shown)
+
+
+def as_code(text: object, limit: int = 2000) -> str:
+    """Return a name or a value of a recording as code in a line."""
+    return "`" + (clean(text, limit).replace("`", "'") or " ") + "`"
+
+
+def fenced(language: str, text: str) -> str:
+    """Return a block of code that nothing in the text ends."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _as_cell(text: str) -> str:
+    """Keep text from ending the cell of a table that it stands in; there, code is not taken as it is."""
+    return re.sub(r"(\\?)\|", lambda found: f"{found[1] and found[1] + ' '}\\|", text)

@@ -51,7 +51,15 @@ class _Trace:
         self.add("C", pid, 0, clean(name, 200), values, ts=ts)
 
     def microseconds(self, time: float) -> float:
-        return round((time - self.start) * 1e6, 3)
+        return _microseconds(time - self.start)
+
+
+_LONGEST = 1e9
+"""Seconds that a trace can show, which are 30 years: a recording can hold any number."""
+
+
+def _microseconds(seconds: float) -> float:
+    return round(max(-_LONGEST, min(seconds, _LONGEST)) * 1e6, 3) if not math.isnan(seconds) else 0.0
 
 
 class PerfettoExporter(Exporter[Reader]):
@@ -111,7 +119,7 @@ def _compiles(trace: _Trace, events: Iterable[Timed]) -> None:
             _COMPILES,
             f"compile graph {graph.label}",
             start,
-            _seconds(event) * 1e6,
+            _microseconds(_seconds(event)),
             {"kernels": [clean(k.name, 100) for k in graph.kernels], "buffers": len(graph.buffers)},
         )
     trace.notes.append(f"{count(len(found), 'compile')} by the clock")
@@ -130,10 +138,10 @@ def _findings(trace: _Trace, events: Iterable[Timed]) -> None:
 def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
     """Draw each launch from the first to the last value that the watch saw of it."""
     seen = [(e, decode(Watched, e.body.get("watched"))) for e in events if e.kind == "watched"]
+    seen.sort(key=lambda pair: pair[0].thread)
     launches = instants = 0
-    for thread in sorted({e.thread for e, _ in seen}):
+    for thread, of_thread in groupby(seen, key=lambda pair: pair[0].thread):
         trace.name(_TIMES, f"launches on thread {thread}", _own(thread))
-        of_thread = [(e, w) for e, w in seen if e.thread == thread]
         for label, group in groupby(of_thread, key=lambda pair: (launch_label(pair[1]), pair[1].kernel)):
             values = list(group)
             start, end = values[0][0].time, values[-1][0].time
@@ -141,7 +149,7 @@ def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
             args["launch"] = label[0]
             name = label[1]
             if len({w.phase for _, w in values}) > 1:
-                trace.slice(_TIMES, _own(thread), name, trace.microseconds(start), round((end - start) * 1e6, 3), args)
+                trace.slice(_TIMES, _own(thread), name, trace.microseconds(start), _microseconds(end - start), args)
                 launches += 1
             else:
                 trace.instant(_own(thread), name, trace.microseconds(start), args)
@@ -187,10 +195,10 @@ def _durations(trace: _Trace, tid: int, call: CallTimes, kernels: Mapping[int, K
     at = 0.0
     for launch in call.launches:
         kernel = kernels.get(launch.nth)
-        dur = max(launch.seconds, 0.0) * 1e6 if math.isfinite(launch.seconds) else 0.0
+        dur = max(_microseconds(launch.seconds), 0.0) if math.isfinite(launch.seconds) else 0.0
         args = {"launches": launch.launches, "bytes read": launch.bytes_read, "bytes written": launch.bytes_written}
         name = kernel.name if kernel is not None else f"launch {launch.nth}"
-        trace.slice(_DURATIONS, tid, name, round(at, 3), round(dur, 3), args | _about(kernel))
+        trace.slice(_DURATIONS, tid, name, round(at, 3), dur, args | _about(kernel))
         at += dur
 
 

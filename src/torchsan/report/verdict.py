@@ -94,6 +94,9 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
             if program.exit == 0
             else "the run was killed, or is still going on"
         )
+    elif program.status is None and recording.events("started"):
+        reasons.append("torchsan was killed before it recorded how the program ended, or that is missing")
+    reasons += recording.missing()
     unchecked = [f"{e.get('what')}: {e.get('reason')}" for e in recording.events("incomplete")]
     reasons += dict.fromkeys(unchecked)
     if coverage.graphs == 0 and not unchecked:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _MOST_FILE = 4 << 30
+_MODULES = os.environ.get("TORCHSAN_TRIAL_MODULES")
 _PR_SET_PDEATHSIG = 1
 _FAILED = 70
 
@@ -164,6 +165,8 @@ def _enter(folder: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
+    if _MODULES:  # Last, so that nothing in it stands in the place of another module.
+        sys.path.append(_MODULES)
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
@@ -213,6 +216,8 @@ def _script(request: dict[str, Any], folder: Path) -> int:
 
 def _alone(request: dict[str, Any], folder: Path) -> int:
     """Run the script in an interpreter started anew, when there is no spare any more."""
+    if _MODULES:
+        os.environ["PYTHONPATH"] += os.pathsep + _MODULES
     os.execv(sys.executable, [sys.executable, *request["words"]])
 
 

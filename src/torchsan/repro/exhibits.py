@@ -46,6 +46,8 @@ def parse_loads(words: Iterable[str]) -> Loads:
 
 
 _MOST_NODES = 5000
+_BACKENDS = frozenset(["inductor", "eager", "aot_eager", "aot_eager_decomp_partition", "torchsan"])
+"""Backends that are PyTorch's or ours, and load nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,12 @@ def _why_not(recording: Reader, finding: Finding) -> str:
 def require_modules(exhibit: Exhibit, loads: tuple[str, ...]) -> None:
     """Raise UsageError if operators of other libraries are called and no module is given that registers them."""
     foreign = foreign_operators(exhibit)
+    if exhibit.backend not in _BACKENDS and not loads:
+        raise UsageError(
+            f"{exhibit.finding} needs the backend {exhibit.backend}, which is not PyTorch's own; nothing that a "
+            "recording names is loaded by itself: give the module that registers it with --load MODULE",
+            slug="unknown-operator",
+        )
     if foreign and not loads:
         raise UsageError(
             f"{exhibit.finding} calls {', '.join(foreign)}, which is not PyTorch's own; nothing that a recording names "

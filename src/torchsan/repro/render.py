@@ -18,6 +18,7 @@ from torchsan.graphs.rebuild import argument, dtype_named
 from torchsan.recording import Manifest
 from torchsan.records import Exhibit, Finding, Given
 from torchsan.report.findings import clean, count, visible
+from torchsan.report.markdown import as_code, as_text, fenced
 from torchsan.repro.script_assertions import assertions, shows_by_itself
 from torchsan.repro.trials import Verdict
 from torchsan.repro.values import Tensors, contiguous_stride, default_fill, is_uniform, span
@@ -254,50 +255,36 @@ def readme(
     """Return README.md of a reproducer. What the recording says is text in it, and no markup."""
     shown = verdict.same or finding
     evidence = shown.evidence
-    message = "\n".join(_text(line) for line in shown.message.splitlines())
-    parts = [f"# {_text(title(finding, exhibit))}", _verified(verdict), "## What is wrong", message]
+    message = "\n".join(as_text(line) for line in shown.message.splitlines())
+    parts = [f"# {as_text(title(finding, exhibit))}", _verified(verdict), "## What is wrong", message]
     if {"compiled", "eager"} <= set(evidence):
-        parts += [f"Expected (eager): {_code(evidence['eager'])}", f"Actual (compiled): {_code(evidence['compiled'])}"]
+        parts += [
+            f"Expected (eager): {as_code(evidence['eager'])}",
+            f"Actual (compiled): {as_code(evidence['compiled'])}",
+        ]
     if isinstance(evidence.get("text"), list):
-        parts.append(_fenced("text", "\n".join(map(clean, evidence["text"]))))
+        parts.append(fenced("text", "\n".join(map(clean, evidence["text"]))))
     how = "python repro.py          # fails"
     if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         how += "\npython repro.py eager    # passes: nothing is compiled"
     if not shows_by_itself(finding):
         how = f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"
-    parts += ["## How to run", _fenced("sh", how)]
+    parts += ["## How to run", fenced("sh", how)]
     if loads:
         parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
-    parts.append(_fenced("python", script))
+    parts.append(fenced("python", script))
     if verdict.output:
-        parts += ["What it prints:", _fenced("text", visible(verdict.output[-_MOST_OUTPUT:]))]
+        parts += ["What it prints:", fenced("text", visible(verdict.output[-_MOST_OUTPUT:]))]
     places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
     calls = count(len(exhibit.nodes), "operator call")
     origin = [
-        f"{calls}, cut out of {finding.id} of a run of {_code(' '.join(manifest.command))}",
-        ", ".join(f"{what} {_code(name)}" for what, name in places.items() if name is not None),
-        _text(f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}"),
-        *map(_text, exhibit.notes),
+        f"{calls}, cut out of {finding.id} of a run of {as_code(' '.join(manifest.command))}",
+        ", ".join(f"{what} {as_code(name)}" for what, name in places.items() if name is not None),
+        as_text(f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}"),
+        *map(as_text, exhibit.notes),
     ]
     parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]
     return "\n\n".join(parts) + "\n"
-
-
-def _fenced(language: str, text: str) -> str:
-    """A block that nothing in the text ends."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def _text(text: object) -> str:
-    """One line of the recording that is no link, no picture, no tag and no heading."""
-    shown = re.sub(r"([\\`\[\]<>&])", r"\\\1", clean(text))
-    return re.sub(r"^(\s*)([#=+*|~-])", r"\1\\\2", shown)
-
-
-def _code(text: object) -> str:
-    """A name or a value of the recording, as it is."""
-    return "`" + clean(text).replace("`", "'") + "`"
 
 
 def _verified(verdict: Verdict) -> str:

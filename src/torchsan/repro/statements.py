@@ -80,7 +80,7 @@ def _shows(text: str, folder: Path, limit: float, script: Path, command: str) ->
     words = shlex.split(command)
     words = [w.replace("{}", str(file)) for w in words] if "{}" in command else [*words, str(file)]
     environ = environment()
-    environ["PYTHONPATH"] = os.pathsep.join([str(script.absolute().parent), environ["PYTHONPATH"]])
+    environ["PYTHONPATH"] = os.pathsep.join([str(script.absolute().parent), str(Path.cwd()), environ["PYTHONPATH"]])
     nowhere = subprocess.DEVNULL
     try:
         done = subprocess.run(

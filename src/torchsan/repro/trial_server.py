@@ -21,6 +21,7 @@ from typing import Self
 from torchsan.errors import InternalError
 from torchsan.torch_internals.inductor import COMPILER_MODULES
 
+MODULES = "TORCHSAN_TRIAL_MODULES"
 _PROCESS = str(Path(__file__).with_name("_trial_process.py"))
 
 
@@ -53,24 +54,28 @@ class Answer:
 
 
 def environment() -> dict[str, str]:
-    """For processes that import torchsan and the user's modules from where this process would."""
-    package = str(Path(__file__).parents[2])
-    paths = [package, str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """For processes that import torchsan from where this process does. The current folder is not among the places:
+
+    it may be a recording that somebody sent, with files in it that are called as modules are.
+    """
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
 
 
-def _trial_environment() -> dict[str, str]:
+def _trial_environment(modules: str) -> dict[str, str]:
     """The same without a pool of compilers, which would take longer to start than one kernel to compile."""
-    return environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1", MODULES: modules}
 
 
 class TrialServer:
     """A process that forks trials, for several threads at once. When it dies, its trials do, and a new one starts.
 
-    It starts when it is asked to get ready, or for the first trial, and ends with the context.
+    It starts when it is asked to get ready, or for the first trial, and ends with the context. Trials find modules in
+    the folder `modules`, after all others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: str = "") -> None:
+        self._modules = modules
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -109,7 +114,7 @@ class TrialServer:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=_trial_environment(),
+                env=_trial_environment(self._modules),
                 start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
             )
         return self._control
@@ -137,7 +142,7 @@ def run_anew(request: Request) -> Answer:
         done = subprocess.run(
             [sys.executable, _PROCESS, "once", json.dumps(asdict(request))],
             cwd=request.folder,
-            env=_trial_environment(),
+            env=_trial_environment(""),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=request.timeout,

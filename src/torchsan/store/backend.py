@@ -7,6 +7,7 @@ import mmap
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,6 +117,10 @@ class Backend(Protocol):
 
     def remove(self, key: str) -> None:
         """Remove the file `key`, if it is there."""
+        ...
+
+    def collecting(self) -> AbstractContextManager[None]:
+        """Keep other collections out while inside, where that can be: they would only make each other begin again."""
         ...
 
     def close(self) -> None:

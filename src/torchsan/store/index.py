@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from torchsan.store.backend import Backend, Commit, log_key
-from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, blob_from_json, to_json
+from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, blob_from_json, is_segment, to_json
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Index:
         sizes: dict[SegmentId, tuple[int, bool]] = {}
         for name, size in self._backend.list("log").items():
             segment, _, kind = name.rpartition(".")
-            if kind in ("log", "old"):
+            if kind in ("log", "old") and is_segment(segment):  # Others are none of ours, whoever put them there.
                 sizes[SegmentId(segment)] = (size, kind == "old")
         if not self._logs.keys() <= sizes.keys():
             self._clear()

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +16,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from torchsan.files import identity, open_plain
+from torchsan.files import identity, moved_up, open_plain
 from torchsan.store.backend import (
+    MANIFEST,
     PACK_ALIGNMENT,
     Backend,
     Commit,
@@ -26,7 +29,7 @@ from torchsan.store.backend import (
     new_segment,
     pack_key,
 )
-from torchsan.store.metadata import Digest, SegmentId
+from torchsan.store.metadata import Digest, SegmentId, is_digest
 from torchsan.store.planning import Source, chunks, digest_bytes, digest_of
 
 _HASHED = 16 << 20
@@ -107,7 +110,7 @@ class _GrowingFile:
         self.path = path
         self.size = 0
         self._durable = durable
-        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+        self._fd = moved_up(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644))
         self._identity = identity(self._fd)
 
     @property
@@ -185,8 +188,28 @@ class _Segment:
             self._pack.close()
 
 
+_TEMPORARY = re.compile(r"[0-9a-f]{24}")
+_BEGUN = re.compile(r".+\.[0-9a-f]{16}\.tmp", re.DOTALL)
+"""The names of what is not finished, in `tmp` and beside where it goes. Files of other names are not removed."""
+
 _WHOLE_NS = 1_000_000_000 * 10**9
 """The modification time of every blob that is whole. Whoever writes into a blob changes it without knowing."""
+
+
+_PATIENCE = 120.0
+"""Seconds to wait for another collection."""
+
+
+def _lock(descriptor: int) -> None:
+    import fcntl
+
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.02)
 
 
 class LocalBackend(Backend):
@@ -195,13 +218,13 @@ class LocalBackend(Backend):
     def __init__(self, path: str, *, durable: bool) -> None:
         self.url = path
         self._root = Path(path).absolute()
-        self._prefix = f"{self._root}/"
+        self._folders: dict[str, Path] = {}
         self._durable = durable
         self._segment: _Segment | None = None
 
     def read_small(self, key: str, limit: int) -> bytes | None:
         try:
-            with os.fdopen(open_plain(self._path(key), follow=True), "rb") as file:
+            with os.fdopen(open_plain(self._path(key), follow=False), "rb") as file:
                 return file.read(limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -225,23 +248,25 @@ class LocalBackend(Backend):
     def list(self, folder: str) -> dict[str, int]:
         sizes = {}
         try:
-            with os.scandir(self._prefix + folder) as entries:
+            with os.scandir(self._folder(folder)) as entries:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
-                        sizes[entry.name] = entry.stat().st_size
+                        status = entry.stat(follow_symlinks=False)
+                        sizes[entry.name] = status.st_size if stat.S_ISREG(status.st_mode) else -1
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return sizes
 
     def size(self, key: str) -> int | None:
         try:
-            return self._path(key).stat().st_size
+            status = self._path(key).lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read_into(self, key: str, start: int, view: memoryview) -> int:
         done = 0
-        fd = open_plain(self._prefix + key, follow=True)
+        fd = open_plain(self._path(key), follow=False)
         try:
             while done < len(view) and (count := os.preadv(fd, [view[done:]], start + done)):
                 done += count
@@ -250,7 +275,7 @@ class LocalBackend(Backend):
         return done
 
     def map(self, key: str, nbytes: int) -> Mapped | None:
-        fd = open_plain(self._prefix + key, follow=True)
+        fd = open_plain(self._path(key), follow=False)
         try:
             status = os.fstat(fd)
             if status.st_size != nbytes or not nbytes:
@@ -264,10 +289,10 @@ class LocalBackend(Backend):
         """Return whether the blob is there and whole. Another modification time costs one hash, and is mended."""
         key = blob_key(digest)
         try:
-            status = self._path(key).stat()
+            status = self._path(key).lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        if status.st_size != nbytes:
+        if status.st_size != nbytes or not stat.S_ISREG(status.st_mode):
             return False
         if status.st_mtime_ns == _WHOLE_NS:
             return True
@@ -275,13 +300,13 @@ class LocalBackend(Backend):
         if mapped is None or digest_bytes(memoryview(mapped.memory)) != digest:
             return False
         with contextlib.suppress(OSError):
-            os.utime(self._prefix + key, ns=(_WHOLE_NS, _WHOLE_NS))
+            os.utime(self._path(key), ns=(_WHOLE_NS, _WHOLE_NS))
         return True
 
     def put_blob(self, source: Source, digest: Digest | None) -> Digest:
         if digest is not None and self.holds(digest, source.nbytes):
             return digest
-        folder = self._path("tmp")
+        folder = self._folder("tmp")
         folder.mkdir(exist_ok=True)
         temporary = folder / secrets.token_hex(12)
         fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o644)
@@ -311,15 +336,17 @@ class LocalBackend(Backend):
     def distrust(self, digest: Digest) -> None:
         """Take the mark of being whole away. The bytes stay, for whoever wants to look at them."""
         with contextlib.suppress(OSError):
-            os.utime(self._prefix + blob_key(digest))
+            os.utime(self._path(blob_key(digest)), follow_symlinks=False)
 
     def blobs(self) -> Iterator[tuple[Digest, int]]:
-        for shard in sorted(self._path("blobs").glob("??")):
+        for shard in sorted(self._folder("blobs").glob("??")):
             for name, size in sorted(self.list(f"blobs/{shard.name}").items()):
-                yield Digest(name), size
+                if is_digest(name) and name.startswith(shard.name):  # Others are none of ours, whoever put them there.
+                    yield Digest(name), size
 
     def commit(self, pack: bytes, lines: Callable[[SegmentId, int], bytes]) -> Commit | None:
         if self._segment is None or not self._segment.usable:
+            self._folder("log")
             self._segment = _Segment(self._root, durable=self._durable)
         try:
             commit = self._segment.append(pack, lines)
@@ -338,7 +365,7 @@ class LocalBackend(Backend):
         return self.size(log_key(segment)) is not None
 
     def set_aside(self, digest: Digest) -> None:
-        self._path("aside").mkdir(exist_ok=True)
+        self._folder("aside").mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             self._path(blob_key(digest)).rename(self._path(aside_key(digest)))
 
@@ -349,14 +376,31 @@ class LocalBackend(Backend):
 
     def leftovers(self, age: float) -> Iterable[str]:
         now = time.time()
-        for path in [*self._root.glob("tmp/*"), *self._root.glob("*.tmp"), *self._root.glob("log/*.tmp")]:
+        found = [path for path in self._folder("tmp").glob("*") if _TEMPORARY.fullmatch(path.name)]
+        found += [p for f in (self._root, self._folder("log")) for p in f.glob("*.tmp") if _BEGUN.fullmatch(p.name)]
+        for path in found:
             with contextlib.suppress(FileNotFoundError):
                 # Not the modification time, which is set before the file gets its name.
-                if now - path.stat().st_ctime >= age:
+                if now - path.lstat().st_ctime >= age:
                     yield path.relative_to(self._root).as_posix()
 
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """A lock on the manifest, which goes with its process. Where there are no locks, or in vain, without."""
+        descriptor = None
+        try:
+            descriptor = open_plain(self._path(MANIFEST), follow=False)
+            _lock(descriptor)
+        except (ImportError, OSError):
+            pass
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def close(self) -> None:
         self._leave_segment()
@@ -367,4 +411,17 @@ class LocalBackend(Backend):
             self._segment = None
 
     def _path(self, key: str) -> Path:
-        return self._root / key
+        """The file `key`, in a folder that is one."""
+        folder, _, name = key.rpartition("/")
+        return self._folder(folder) / name
+
+    def _folder(self, key: str) -> Path:
+        """The folder `key`. Raise OSError if it is a link: what it leads to is none of ours to read or remove."""
+        if key not in self._folders:
+            path = self._root
+            for part in filter(None, key.split("/")):
+                path /= part
+                if path.is_symlink():
+                    raise OSError(errno.ELOOP, "a link in the place of a folder of the store", str(path))
+            self._folders[key] = path
+        return self._folders[key]

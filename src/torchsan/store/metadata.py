@@ -75,9 +75,21 @@ SegmentId = NewType("SegmentId", str)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"[0-9a-z-]{1,64}")
+_OWN_SEGMENT = re.compile(r"[0-9a-f]{16}-[0-9a-z]{6,12}")
 _DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 _MAX_DIMS = 64
 _MAX_INT = 2**63 - 1
+
+
+def is_digest(name: str) -> bool:
+    """Return whether this can be the name of a blob."""
+    return _DIGEST.fullmatch(name) is not None
+
+
+def is_segment(name: str) -> bool:
+    """Return whether a writer can have given this name to its log."""
+    return _OWN_SEGMENT.fullmatch(name) is not None
+
 
 SPARSE_PARTS = {
     "sparse_coo": ("indices", "values"),
@@ -138,6 +150,11 @@ class DenseRecord:
         """The blobs that hold the data."""
         return (self.blob,)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of all elements; they may share memory, and be much more than the blob."""
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+
     def placed(self, place: Callable[[BlobRef], BlobRef]) -> DenseRecord:
         """Return the record with what `place` returns for each of its blobs."""
         return replace(self, blob=place(self.blob))
@@ -172,12 +189,32 @@ class SparseRecord:
         """The blobs that hold the data."""
         return tuple(part.blob for part in self.parts.values())
 
+    @property
+    def nbytes(self) -> int:
+        """The size of what is in its parts."""
+        return sum(part.nbytes for part in self.parts.values())
+
     def placed(self, place: Callable[[BlobRef], BlobRef]) -> SparseRecord:
         """Return the record with what `place` returns for each of its blobs."""
         return replace(self, parts={name: part.placed(place) for name, part in self.parts.items()})
 
 
 TensorRecord: TypeAlias = DenseRecord | SparseRecord
+
+
+def swollen(records: Iterable[TensorRecord]) -> int | None:
+    """Return the bytes of all elements of these tensors if they are very many, and very many more than are stored.
+
+    Elements can share memory, and tensors a blob: a store of a few bytes can describe more than any disk holds.
+    """
+    nbytes, blobs = 0, {}
+    for record in records:
+        nbytes += record.nbytes
+        blobs.update({blob.digest: blob.nbytes for blob in record.blobs})
+    return nbytes if nbytes > _MUCH and nbytes > _TIMES * sum(blobs.values()) else None
+
+
+_MUCH, _TIMES = 256 << 20, 16
 
 
 def to_json(value: TensorRecord | BlobRef) -> dict[str, Any]:

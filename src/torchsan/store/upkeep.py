@@ -22,7 +22,7 @@ from torchsan.store.backend import (
     retired_key,
 )
 from torchsan.store.index import Index, blobs_in, delete_line, put_line
-from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, from_json
+from torchsan.store.metadata import BlobRef, Digest, SegmentId, TensorRecord, check_name, from_json, is_digest
 from torchsan.store.reading import Reader
 
 
@@ -54,10 +54,16 @@ def check(backend: Backend, index: Index, progress: Progress | None) -> FsckRepo
         Problem(where=log_key(segment), what=f"{count} damaged record{'s' if count > 1 else ''}")
         for segment, count in index.damaged.items()
     ]
+    problems += [
+        Problem(where=f"log/{name}", what="no plain file, so what it says is not read")
+        for name, size in backend.list("log").items()
+        if size < 0
+    ]
     used: dict[BlobRef, str] = {}
     tensors = sorted(index.tensors(), key=itemgetter(0))
     for name, known in tensors:
         try:
+            check_name(name)
             record = from_json(name, known.tensor)
         except StoreError as e:
             problems.append(Problem(where=name, what=str(e)))
@@ -131,11 +137,12 @@ class GcReport:
 
 def collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Progress | None) -> GcReport:
     """Collect the store. Raise StoreError, with nothing removed, if it is damaged and `drop_damaged` is not set."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _collect(backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
-        except FileNotFoundError:
-            time.sleep(random.random() * 0.02 * attempt)  # another collection is at work; let it finish
+    with backend.collecting():
+        for attempt in range(_ATTEMPTS):
+            try:
+                return _collect(backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
+            except FileNotFoundError:
+                time.sleep(random.random() * 0.02 * attempt)  # another collection is at work; let it finish
     raise StoreError(f"another collection is at work in {backend.url}; try again later", slug="store-busy")
 
 
@@ -147,7 +154,7 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
             "see `torchsan store fsck`, then collect with --drop-damaged to give them up",
             slug="damaged-log",
         )
-    leftover = {Digest(name) for name in backend.list("aside")}
+    leftover = {Digest(name) for name in backend.list("aside") if is_digest(name)}
     _bring_back(backend, leftover, remove=False)
     _live(backend, index, drop_damaged)
     segments = index.segments
@@ -159,7 +166,7 @@ def _collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Pr
     before = sum(backend.size(key) or 0 for segment in segments for key in _files(segment))
     after = _Compaction(backend, index, frozenset(segments)).run(live, progress)
     used = {blob.digest for _, record in live.values() for blob in record.blobs}
-    unused = {digest: size for digest, size in backend.blobs() if digest not in used}
+    unused = {digest: size for digest, size in backend.blobs() if digest not in used and is_digest(digest)}
     for digest in unused:
         backend.set_aside(digest)
     # A writer that relied on what we remove has its record in the logs by now, or will notice and put again. The

@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from torchsan.records import Direction
-from torchsan.torch_internals.patches import Patches
+from torchsan.torch_internals.caches import CachedCode, CachedCompiles
+from torchsan.torch_internals.patches import Patches, missing
 
 if TYPE_CHECKING:
     import torch.fx
@@ -77,6 +78,7 @@ def observe_compiles(
     python_instead: Callable[[], None],
     from_cache: Callable[[], None],
     *,
+    cached: Callable[[CachedCode], None] | None = None,
     forget: bool = True,
 ) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
@@ -84,21 +86,24 @@ def observe_compiles(
     `from_cache` is called if code is loaded that was compiled earlier, in spite of what follows: nobody has seen it.
     A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
-    With `forget`, functions compiled before are compiled anew inside, and again after it. The FX graph cache and the
-    AOTAutograd cache are neither read nor written meanwhile. May be entered before torch is imported, and does not
-    import it.
+    With `forget`, functions compiled before are compiled anew inside, and again after it. A graph that is in a cache is
+    compiled anew as well; `cached` is told of it, and what the cache has is what runs. May be entered before torch is
+    imported, and does not import it.
     """
+    caches = CachedCompiles(cached or (lambda _found: None), failed, from_cache)
 
-    def compile_without_cache(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def compile_(original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         compile_fx: Any = sys.modules["torch._inductor.compile_fx"]
         changes = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
         if kwargs.get("cpp_wrapper") and not compile_fx.V.aot_compilation:
             python_instead()
             kwargs["cpp_wrapper"] = False
             changes |= {"cpp_wrapper": False, "triton.store_cubin": False}
+        elif not compile_fx.V.aot_compilation and not missing("cache"):
+            return caches.compile(original, lambda: compile_fx.config.patch(changes), gm, args, kwargs)
         # Configuration is per thread, so it has to be set on the thread that compiles.
         with compile_fx.config.patch(changes):
-            return original(*args, **kwargs)
+            return original(gm, *args, **kwargs)
 
     def compile_to_module(original: Callable[[GraphLowering], ModuleType], graph: GraphLowering) -> ModuleType:
         start = time.perf_counter()
@@ -122,11 +127,14 @@ def observe_compiles(
         _forget_compiled()
         patches.on_restore(_forget_compiled)
     try:
-        patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_without_cache)
+        patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_)
         patches.wrap("torch._inductor.graph", "GraphLowering._compile_to_module", compile_to_module)
-        patches.wrap("torch._inductor.output_code", "CompiledFxGraph.after_deserialization", after_deserialization)
-        for module, kind in _AUTOGRAD_CACHES:
-            patches.replace(module, f"should_use_{kind}_autograd_cache", lambda _original: lambda: False)
+        if missing("cache"):
+            patches.wrap("torch._inductor.output_code", "CompiledFxGraph.after_deserialization", after_deserialization)
+            for module, kind in _AUTOGRAD_CACHES:
+                patches.replace(module, f"should_use_{kind}_autograd_cache", lambda _original: lambda: False)
+        else:
+            caches.attach(patches)
         yield
     finally:
         patches.restore()

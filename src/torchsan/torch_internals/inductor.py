@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -82,8 +83,30 @@ def compile_with_inductor(
     return call
 
 
+def configuration(kernel: Any) -> str | None:
+    """How a Triton kernel of a generated program was run: `BLOCK=32, num_warps=4`; None if that is not known.
+
+    The one that was the fastest, the only one, or the first, which Triton's interpreter takes.
+    """
+    launchers = [x for x in getattr(kernel, "launchers", None) or () if hasattr(x, "config")]
+    known = [x.config for x in launchers] or list(getattr(kernel, "configs", None) or ())
+    if not known or (len(known) > 1 and os.environ.get("TRITON_INTERPRET") != "1"):
+        return None
+    chosen = known[0]
+    settings = {**chosen.kwargs, "num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+    return ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+
+
 COMPILER_MODULES = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
 """What takes longest to import before the first compile, for a process that must not import torchsan."""
+
+
+def compile_in_process() -> None:
+    """Compile in this process from now on: after a fork, the pool of compilers is another process's."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1  # type: ignore[attr-defined]  # a setting
 
 
 def warm_compiler() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -95,6 +96,57 @@ def is_higher_order(target: Any) -> bool:
 def is_users_kernel(target: Any) -> bool:
     """Whether `target` is the operator that a graph has in the place of a Triton kernel that the user wrote."""
     return is_higher_order(target) and str(target.name()).startswith("triton_kernel_wrapper")
+
+
+def run_users_kernel(call: Mapping[str, Any]) -> None:
+    """Launch such a kernel as a graph does, whose operator takes these arguments. It overwrites its tensors."""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+
+    triton_kernel_wrapper_mutation(**call)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UsersLaunch:
+    """A launch of a Triton kernel that the user wrote, as a graph has it.
+
+    `arguments` are by name, constants and those of the first configuration of an autotuned kernel among them;
+    `descriptors` are the shapes of blocks, for the tensors that are passed as descriptors.
+    """
+
+    name: str
+    site: tuple[int, int]
+    """What tells the place where it is launched from others."""
+    function: Any
+    grid: tuple[int, ...]
+    arguments: Mapping[str, Any]
+    descriptors: Mapping[str, tuple[int, ...]]
+
+
+def users_launch(call: Mapping[str, Any]) -> UsersLaunch:
+    """What the arguments of the operator mean. Raise NotImplementedError for a descriptor that is not understood."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    kernel = kernel_side_table.get_kernel(call["kernel_idx"])
+    constants = kernel_side_table.get_constant_args(call["constant_args_idx"])
+    configurations = getattr(kernel, "configs", None)
+    function: Any = kernel
+    while not hasattr(function, "params"):
+        function = function.fn
+    descriptors = {}
+    for name, (kind, shape) in (call.get("tma_descriptor_metadata") or {}).items():
+        if kind != "stable":
+            raise NotImplementedError("an experimental descriptor")
+        descriptors[name] = tuple(shape[0])
+    chosen = configurations[0].kwargs if configurations else {}
+    arguments = {**chosen, **constants, **call["kwargs"]}
+    return UsersLaunch(
+        name=function.__name__,
+        site=(call["kernel_idx"], call["constant_args_idx"]),
+        function=function,
+        grid=tuple(int(n) for n in call["grid"][0]),
+        arguments={p.name: arguments[p.name] for p in function.params if p.name in arguments},
+        descriptors=descriptors,
+    )
 
 
 def draws_random_numbers(target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -63,7 +63,7 @@ class Seam:
 
 
 _PROGRAMS = "values memory metadata watch"
-_CHECKS = ("values", "stages", "metadata", "memory")
+_CHECKS = ("values", "stages", "metadata", "memory", "cache")
 _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         _PROGRAMS,
@@ -97,6 +97,22 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._functorch._aot_autograd.graph_compile": "should_use_remote_autograd_cache()",
             "torch._inductor.output_code": "CompiledFxGraph.after_deserialization(self, ...)",
             "torch._dynamo": "reset()",
+        },
+    ),
+    (
+        "cache",
+        "compare what a cache holds with a fresh compile",
+        {
+            "torch._inductor.output_code": "CompiledFxGraph.after_deserialization(self, constants); "
+            "CompiledFxGraph.current_callable; CompiledFxGraph.source_code; CompiledFxGraph.output_strides; "
+            "CompiledFxGraph.fx_kwargs",
+            "torch._functorch._aot_autograd.autograd_cache": "AOTAutogradCache.try_load(mod, args, aot_config, "
+            "compiler_config_extra, ...); AOTAutogradCache._get_tmp_dir_for_key(...); "
+            "autograd_cache_key(mod, example_inputs, config, compiler_config_extra)",
+            "torch._inductor.codecache": "FxGraphCache._get_tmp_dir_for_key(key)",
+            "torch._inductor.cpu_vec_isa": "pick_vec_isa()",
+            "torch._inductor.compile_fx": "_compile_fx_inner(...); config.patch(...); V",
+            "torch._guards": "TracingContext.try_get()",
         },
     ),
     (

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
@@ -24,6 +25,7 @@ from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.torch_internals.caches import CachedCode
     from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
@@ -46,9 +48,23 @@ class Programs:
         The programs are watched beyond it.
         """
         with observe_compiles(
-            self._compiled, self._compile_failed, self._python_instead, self._from_cache, forget=forget
+            self._compiled,
+            self._compile_failed,
+            self._python_instead,
+            self._from_cache,
+            cached=self._cached,
+            forget=forget,
         ):
             yield
+
+    def _cached(self, found: CachedCode) -> None:
+        for observer in self._observers:
+            observer.cached(found)
+        if not found.same and found.watch is None:
+            reason = "the program runs other code than a fresh compile gives, unchecked; --check cache compares"
+            self._writer.skipped(f"the {found.cache}, {found.key[:12]}", reason)
+        with self._lock:
+            self._undo.append(partial(setattr, found, "watch", None))
 
     def _compile_failed(self, error: Exception) -> None:
         not_checked(self._writer, "a compiled graph", f"could not be observed: {_short(error)}")

@@ -13,6 +13,7 @@ from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Prog
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.torch_internals.caches import CachedCode
 
 Values = Mapping[str, Any]
 """The variables of the generated program by name: tensors, and now and then a number or a list."""
@@ -37,6 +38,13 @@ class CompiledProgram:
     def ref(self) -> GraphRef:
         """How findings name this graph."""
         return GraphRef(id=self.record.id, direction=self.record.direction)
+
+    def configuration(self, launch: Launch) -> dict[str, str]:
+        """As evidence: the configuration that an autotuned kernel, or any in Triton, ran with; empty for others."""
+        from torchsan.torch_internals.inductor import configuration
+
+        text = configuration(self.constants.get(launch.kernel)) if self.model.is_triton(launch) else None
+        return {"configuration": text} if text is not None else {}
 
     def attribute(self, function: str, name: str) -> Any:
         """What a `get_attr` node in the graph of `function` refers to, as the generated program holds it."""
@@ -106,6 +114,9 @@ class Observer:
 
     def compiled(self, program: CompiledProgram) -> None:
         """A program was compiled."""
+
+    def cached(self, found: CachedCode) -> None:
+        """A cache gave code for a graph that was compiled anew as well; `found.watch` may be set."""
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         """The program is called for the `call`-th time, from 0, with its sizes. None lets it run at full speed."""

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ import torch._inductor.config
 
 import torchsan
 from tests.report.html.recordings import HOSTILE, hostile, ordinary
+from tests.samples import graph
 from torchsan.cli.main import main
-from torchsan.recording import Reader
+from torchsan.recording import Reader, Writer
 from torchsan.records import CallTimes, GraphNodes, MemoryCall, decode
 from torchsan.report.html.page import Model, build, render_html
+from torchsan.torch_internals.wrapper.outline import Wrapper
 
 
 class Page(HTMLParser):
@@ -127,6 +130,25 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "wrong-values" in capsys.readouterr().out
     assert main(["report", "--html", "-", str(recording)]) == 1
     assert capsys.readouterr().out == render_html(Reader(recording))
+
+
+def test_a_text_that_many_graphs_name_is_parsed_and_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer.create(tmp_path / "run", command=["a.py"])
+    name = writer.artifact("graph0.py", "class Graph: ...\n")
+    for n in range(20):
+        writer.graph(replace(graph(n), artifacts={"wrapper": name, "graph": name}))
+    writer.close()
+    parsed: list[str] = []
+
+    def read(text: str) -> Wrapper:
+        parsed.append(text)
+        return Wrapper()
+
+    monkeypatch.setattr("torchsan.report.html.page.read_wrapper", read)
+    model = build(Reader(writer.path))
+    assert len(parsed) == 1
+    assert len([part for part in model.parts if part.startswith("text-")]) == 1
+    assert all(shown["artifacts"] == {"wrapper": 0, "graph": 0} for shown in model.index["graphs"])
 
 
 def test_a_page_that_cannot_be_written_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,10 +48,13 @@ class CallFindings:
             ops=kernel.ops if kernel is not None else (),
             source=source or (kernel.source if kernel is not None else (own,) if own is not None else ()),
             message=message,
-            evidence={**(evidence or {}), **({"launch": launch.nth} if launch is not None else {})},
+            evidence={**(evidence or {}), **({} if launch is None else self._where(launch))},
         )
         key = (self._plan.serial, kind, severity, launch.nth if launch is not None else None, buffer)
         self._collector.add(key, finding, partial(exhibit_of_call, self._program, self._given), self._program)
+
+    def _where(self, launch: Launch) -> dict[str, Any]:
+        return {"launch": launch.nth, **self._program.configuration(launch)}
 
     def kernel_source(self, launch: Launch) -> dict[str, str]:
         """Keep the source of a generated kernel in the recording, once, and return the evidence that says where."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Direction, GraphRef, Severity, Stage
@@ -78,7 +79,7 @@ class StagesCheck(Observer):
             self._kernels[program.ref] = names
 
     def _built(self, ladder: CompileStages) -> None:
-        from torchsan.checks.stages.plan import launches_users_kernels, writes_attributes
+        from torchsan.checks.stages.plan import writes_attributes
         from torchsan.checks.stages.watch import StagesWatch
 
         refs = self._refs.setdefault(id(ladder), {})
@@ -86,11 +87,6 @@ class StagesCheck(Observer):
         if not inductor:
             self._record(ladder, refs)
         label = next((f"graph {r.id}" for r in refs.values()), "a graph")
-        if launches_users_kernels(ladder):
-            # A graph runs on memory of its own, which nothing guards: a kernel that writes beyond it ends the job.
-            reason = "a Triton kernel of the user's own is not run a second time"
-            not_checked(self._writer, f"stages of {label}", reason)
-            return
         if writes_attributes(ladder.dynamo.snapshots[0].graph):
             # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
             self._writer.skipped(f"stages of {label}", "it writes tensors that it was not given but holds itself")
@@ -118,15 +114,17 @@ class StagesCheck(Observer):
             blamed=lambda: self._blames_kernel(refs),
             kernel_of=self._kernel_of,
             noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
+            unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 
     def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:
         return self._kernels.get(ref, {}).get(node) if ref is not None else None
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
-        """Whether an error in a kernel of one of these graphs was found already, which names more than this could."""
+        """Whether an error in a kernel of these graphs, or in a cache, was found, which names more than this could."""
         return any(
-            f.severity is Severity.ERROR and f.stage is Stage.KERNEL and f.graph in refs.values()
+            f.severity is Severity.ERROR
+            and (f.stage is Stage.CACHE or (f.stage is Stage.KERNEL and f.graph in refs.values()))
             for f in self._writer.findings
         )
 

@@ -53,7 +53,7 @@ def unlike(mine: After, theirs: After) -> list[Difference]:
 def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> list[Difference]:
     """Those of the pairs that rounding does not explain, and that come out the same each time in Python."""
     tensors, others = answers.as_tensors({n: p for n, p in pairs.items() if n not in known})
-    doubtful = {n: p for n, p in tensors.items() if not _near(*p)}
+    doubtful = {n: p for n, p in tensors.items() if not near(*p)}
     if not doubtful and not others:
         return []
     steady = answers.steady(doubtful, others)
@@ -126,7 +126,8 @@ class Answers:
         return self._known[key]
 
 
-def _near(a: torch.Tensor, e: torch.Tensor) -> bool:
+def near(a: torch.Tensor, e: torch.Tensor) -> bool:
+    """Whether two tensors of one kind differ by less than is asked about."""
     if agrees(a, e):
         return True
     if e.dtype not in (torch.float32, torch.float64) or not bool(torch.isfinite(e).all()):

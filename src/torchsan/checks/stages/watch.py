@@ -18,7 +18,7 @@ from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
-from torchsan.checks.stages.plan import maybe_mutated
+from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
@@ -54,6 +54,7 @@ class StagesWatch:
         blamed: Callable[[], bool],
         kernel_of: Callable[[GraphRef | None, str], str | None],
         noted: Callable[[GraphRef | None], bool],
+        unchecked: Callable[[str], None],
     ) -> None:
         self._stages = stages
         self._calls = calls
@@ -65,6 +66,8 @@ class StagesWatch:
         self._blamed = blamed
         self._kernel_of = kernel_of
         self._noted = noted
+        self._unchecked = unchecked
+        self._users_kernels = launches_users_kernels(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
@@ -124,13 +127,15 @@ class StagesWatch:
                 return None
             if not self._wanted(args):
                 return None
-            call = RepeatableCall(args, self._names, self._mutated, number)
+            call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
             _ = search.reference  # Before the program goes on and changes what it reads.
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
-            self.skipped(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
+            # A kernel of the user's own is nobody's but theirs: that it was not run must not read as clean.
+            tell = self._unchecked if self._users_kernels else self.skipped
+            tell(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
             return None
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:

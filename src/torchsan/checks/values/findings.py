@@ -18,6 +18,7 @@ from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome
+from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
 
@@ -164,7 +165,9 @@ def _finding(
     program: CompiledProgram, launch: Launch, suspects: list[torch.fx.Node], evidence: dict[str, Any], **fields: Any
 ) -> Finding:
     names = names_of(suspects)
-    evidence = {**evidence, "launch": launch.nth}
+    evidence = {**evidence, "launch": launch.nth, **program.configuration(launch)}
+    if "configuration" in evidence:
+        evidence["text"] = [*evidence["text"], f"ran with {evidence['configuration']}"]
     if (why := why_unnamed(names)) is not None:
         evidence["unnamed"] = why
         evidence["text"] = [*evidence["text"], why]
@@ -209,6 +212,8 @@ def _shared(coherent: Coherent) -> str:
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
     """The nodes of the launch that the target is computed from, itself included."""
     inside = set(plan.nodes)
+    if any(is_users_kernel(n.target) for n in inside):
+        return inside
     found: set[torch.fx.Node] = set()
     stack = [target.node]
     while stack:

@@ -145,7 +145,7 @@ class _Planner:
             targets=tuple(t for t in targets if t.buffer not in hidden),
             keep=keep,
             nodes=nodes,
-            effects=tuple(n for n in nodes if is_mutable(n)),
+            effects=tuple(n for n in nodes if is_mutable(n) and not is_users_kernel(n.target)),
             unchecked=tuple((b, "depends on what a Triton kernel of the user's own has overwritten") for b in hidden),
         )
 
@@ -180,22 +180,32 @@ class _Planner:
         return held.union(*(self._sources.get(name, ()) for name in inner))
 
     def _users_launch(self, launch: Launch) -> LaunchPlan:
-        """A Triton kernel of the user's own. What it leaves is right by definition; the rest stays as it was."""
+        """A Triton kernel of the user's own: its operator overwrites what it is given, and the rest stays as it was."""
         overwritten = self._users.overwritten(launch)
+        given = self._users.given(launch)
+        known, _ = self._operands(launch)
+        # What nobody has written yet is given to the kernel as well.
+        known |= {name: Held(nodes=(node,), variable=name) for name, node in given.items() if name not in known}
+        targets = tuple(
+            Target(variable=name, buffer=name, node=given.get(name) or known[name].nodes[0])
+            for name in sorted(overwritten)
+            if name in known
+        )
         for name in overwritten:
             self._holds.pop(name, None)
             self._kept.pop(name, None)
-        given = {name: node for name, node in self._users.given(launch).items() if name in overwritten}
-        self._holds.update({name: Held(nodes=(node,), variable=name) for name, node in given.items()})
+        self._holds.update({t.variable: Held(nodes=(t.node,), variable=t.variable) for t in targets})
         operators = [self._nodes[o] for b in self._computes.get(launch.nth, ()) for o in b.origins if o in self._nodes]
+        nodes = tuple(dict.fromkeys(n for n in operators if is_users_kernel(n.target)))
+        unknown = f"no reference: the user wrote {launch.kernel}, and what it is given is not known"
         return LaunchPlan(
-            known={},
+            known=known,
             inner=(),
-            targets=(),
+            targets=targets if len(nodes) == 1 else (),
             keep=(),
-            nodes=tuple(dict.fromkeys(n for n in operators if is_users_kernel(n.target))),
-            effects=(),
-            unchecked=tuple((name, f"no reference: the user wrote {launch.kernel}") for name in sorted(overwritten)),
+            nodes=nodes,
+            effects=nodes,
+            unchecked=tuple((n, unknown) for n in sorted(overwritten) if n not in known or len(nodes) != 1),
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:

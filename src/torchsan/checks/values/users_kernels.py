@@ -1,8 +1,8 @@
 """What Triton kernels that the user wrote do to the nodes of a graph.
 
 The graph has an operator without a value in the place of each. It overwrites some of the nodes it is given, and
-whatever comes after it in the graph reads their new values, which no replay can compute: they are taken from memory, or
-what depends on them is not checked.
+whatever comes after it in the graph reads their new values. A replay of something later takes these from memory, or it
+is not made.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from torchsan.report.findings import skipped_by_reason
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.nodes import node_table, recorded_nodes
 from torchsan.report.html.parts import (
+    MOST_KERNELS,
     MOST_VALUES,
     GraphKey,
     blamed_launch,
@@ -152,9 +153,10 @@ def _graphs(
     for w in values:
         seen[w.graph, w.direction].append(w)
     shown = []
+    left = MOST_KERNELS
     for i, graph in enumerate(recording.graphs()):
         key = (graph.id, graph.direction.value)
-        texts = {name: artifacts.read(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
+        texts = {name: artifacts.read_of_graph(graph.artifacts.get(name)) for name in ("wrapper", "graph")}
         wrapper = read_wrapper(texts["wrapper"]) if texts["wrapper"] else Wrapper()
         model = graph_model(
             graph,
@@ -164,7 +166,9 @@ def _graphs(
             checked=recording.checked(graph.id, graph.direction),
             wrapper=wrapper,
             lines=lines,
+            most=left,
         )
+        left = max(0, left - len(graph.kernels))
         parts[f"nodes-{i}"] = node_table(nodes.get(key), texts["graph"], lines)
         shown.append({**model, **artifacts.add_graph(i, graph.artifacts, wrapper)})
     return shown

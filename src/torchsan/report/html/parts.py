@@ -25,6 +25,8 @@ from torchsan.torch_internals.wrapper.outline import Wrapper
 
 GraphKey = tuple[int, str]
 
+MOST_KERNELS = 50_000
+"""Of all graphs: what a page takes along; `torchsan report --kernels` shows any."""
 _NAMES = 64
 """Of the nodes, buffers or operators of one kernel; what is more is counted."""
 
@@ -95,8 +97,9 @@ def graph_model(
     checked: frozenset[str],
     wrapper: Wrapper,
     lines: Lines,
+    most: int = MOST_KERNELS,
 ) -> dict[str, Any]:
-    """Return what the page shows of a graph. `findings` and `values` are those of this graph."""
+    """Return what the page shows of a graph, of `most` kernels. `findings` and `values` are those of this graph."""
     blamed: dict[int, list[Finding]] = defaultdict(list)
     for finding in findings:
         nth = blamed_launch(finding, graph)
@@ -128,8 +131,9 @@ def graph_model(
                 **_time(times.get(k.nth)),
                 "range": ranges.get(k.nth),
             }
-            for k in graph.kernels
+            for k in graph.kernels[:most]
         ],
+        "left_out": max(0, len(graph.kernels) - most),
     }
 
 

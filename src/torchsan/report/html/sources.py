@@ -121,7 +121,7 @@ class Artifacts:
     def __init__(self, recording: Reader) -> None:
         self._recording = recording
         self._read: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
         self._left = _ALL
         self.parts: dict[str, str] = {}
         self.found: list[dict[str, Any]] = []
@@ -136,6 +136,13 @@ class Artifacts:
             except RecordingError as e:
                 self._read[name] = f"({e})"
         return self._read[name]
+
+    def read_of_graph(self, name: str | None) -> str:
+        """The text of an artifact for the first graph that names it, and then an empty one: no two have the same.
+
+        A recording that says otherwise could have one text parsed and shown very many times.
+        """
+        return "" if name in self._taken else self.read(name)
 
     def add_graph(self, graph: int, artifacts: dict[str, str], wrapper: Wrapper) -> dict[str, Any]:
         """Add the texts of a graph, and the kernels of its wrapper. Return the numbers that they got.
@@ -184,8 +191,10 @@ class Artifacts:
             )
 
     def _add(self, name: str, kind: str, graph: int | None) -> int:
-        """Put an artifact into the page, with its size as it is and as it is shown. Return its number."""
-        self._taken.add(name)
+        """Put an artifact into the page, with its size as it is and as it is shown. Return its number, also again."""
+        if name in self._taken:
+            return self._taken[name]
+        self._taken[name] = len(self.found)
         text = self.read(name)
         shown = text[: max(0, min(_LONGEST, self._left))]
         self._left -= len(shown)

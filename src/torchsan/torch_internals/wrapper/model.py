@@ -133,7 +133,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A block that may run any number of times: `if`, `while`, `for`, `with`."""
+    """A block that may run any number of times: `if`, `while`, `for`."""
 
     steps: tuple[Step, ...]
     line: int

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 
+from torchsan.files import count_parts
 from torchsan.torch_internals.wrapper import parse
 from torchsan.torch_internals.wrapper.model import Alias
 
 log = logging.getLogger(__name__)
 
 _LARGEST = 64 * 2**20
+_MOST_PARTS = 300_000
+"""Of the code around the kernels, and of a kernel: more than 10,000 launches."""
+_QUOTED = re.compile(r"'''(.*?)'''", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,9 @@ class Wrapper:
 
 def read_wrapper(text: str) -> Wrapper:
     """Parse a wrapper; what is no wrapper that we understand has nothing in it."""
-    if len(text) > _LARGEST:
+    if len(text) > _LARGEST or count_parts(_QUOTED.sub("", text)) > _MOST_PARTS:
+        return Wrapper()
+    if any(count_parts(kernel[1]) > _MOST_PARTS for kernel in _QUOTED.finditer(text) if len(kernel[1]) > _MOST_PARTS):
         return Wrapper()
     try:
         program = parse(text)

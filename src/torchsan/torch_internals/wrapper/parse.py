@@ -165,14 +165,18 @@ _GUARDS = (
 _DEVICE_CALLS = ("set_device", "synchronize", "wait_stream", "wait_event", "record", "range_push", "range_pop")
 """Methods that arrange devices, streams and profiles, and touch no value."""
 _VIEWS = ("reinterpret_tensor", "copy_if_misaligned")
-_NUMBERS = ("get_raw_stream", "max", "min", "align", "torch.Event", "math.")
+_NUMBERS = ("get_raw_stream", "get_external_object_by_index", "max", "min", "align", "torch.Event", "math.")
 _CONVERSIONS = ("int", "float", "bool")
 """`buf2_selector = int(buf1.item())`: the way that `cond` takes, as a number."""
 
 
 def _is_number(function: str) -> bool:
     """Whether a call of it gives a number, a stream or an event."""
-    return function.startswith(_NUMBERS) or function in _CONVERSIONS or function.endswith((".item", ".size", ".stride"))
+    return (
+        function.startswith(_NUMBERS)
+        or function in _CONVERSIONS
+        or function.endswith((".item", ".size", ".stride", ".current_stream"))
+    )
 
 
 def parse(source: str, mutated: MutatedArguments | None = None) -> Program:
@@ -267,7 +271,7 @@ class _FunctionParser:
             case ast.If() | ast.While() | ast.For():
                 return [Branch(steps=self._branches(node), line=line)]
             case ast.With(body=body):
-                return [Branch(steps=self._block(body), line=line)]
+                return list(self._block(body))  # A device or a stream: it runs once, as what is around it does.
             case _:
                 return [self._opaque(node)]
 

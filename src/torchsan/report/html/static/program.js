@@ -46,7 +46,8 @@ function graphSection(g, i, kernels) {
   const longest = Math.max(...g.kernels.map((k) => k.seconds || 0), 1e-12);
   const total = g.kernels.reduce((sum, k) => sum + (k.seconds || 0), 0);
   const shown = [count(kernels.length, "kernel"), g.seconds ? `compiled in ${seconds(g.seconds)}` : null,
-    total ? `kernels take ${seconds(total)}` : null, `${g.checked} of ${g.buffers} buffers checked`].filter(Boolean).join(" · ");
+    total ? `kernels take ${seconds(total)}` : null, `${g.checked} of ${g.buffers} buffers checked`,
+    g.left_out ? `${count(g.left_out, "kernel")} more: torchsan report --all` : null].filter(Boolean).join(" · ");
   const row = (k) => h("tr", { class: "openable", on: { click: (event) => { if (!event.target.closest("a")) location.hash = kernelRoute(i, k.nth); } } },
     h("td", { class: "number" }, k.nth),
     h("td", {}, badge(k.verdict), k.findings.map((id) => [" ", link(to("findings", id), id)])),

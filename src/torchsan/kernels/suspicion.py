@@ -1,0 +1,279 @@
+"""What a wrong result means: precision or values; a kernel that is mistaken, or one that cheats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchsan.kernels.contain import Gone
+from torchsan.kernels.inputs import Trial
+from torchsan.kernels.observe import Case, Observation, Said, observe
+from torchsan.kernels.patched import replaced_by
+from torchsan.kernels.referee import Referee
+from torchsan.kernels.values import ILL_CONDITIONED
+from torchsan.records import Kind
+
+_VALUES = (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)
+_SMALL = {torch.float16: 0.1, torch.bfloat16: 0.2}
+_PLAIN = frozenset({"normal", "small integers", "zeros", "ones", "equal rows"})
+_OVERFLOWING = frozenset({"large", "rising steps", "falling steps", "one peak", "offset"})
+_INFINITE = float("inf")
+_SMOOTH = 0.7
+"""How alike the errors of neighbouring inputs are if a formula is wrong; those of rounding are not alike."""
+_VIEWS = ("view", "reshape", "detach", "as_strided", ".t.", "transpose", "permute", "slice", "select", "unsqueeze")
+_ALLOCATIONS = ("empty", "zeros", "ones", "full", "clone", "_to_copy", "copy_", "squeeze", "expand", "alias", "lift")
+
+
+class Suspicion:
+    """Looks again at what a referee saw."""
+
+    def __init__(self, referee: Referee, kept: list[tuple[Case, Said, list[Observation]]]) -> None:
+        """`kept` are trials with what the kernel gave."""
+        self._referee, self._kept = referee, kept
+
+    # Earlier calls
+
+    def history(self) -> Iterator[Observation]:
+        """Call the kernel several times in a row; results that depend on earlier calls are kept ones."""
+        base = next((k for k in self._kept if not k[0].trial.exotic and k[0].trial.sizes is None), None)
+        if base is None:
+            return
+        case = base[0]
+        other = self._referee.case(replace(case.trial, seed=case.trial.seed + 7919, given=self._referee.example.fixed))
+        changed = self._one_element(case)
+        calls = [(case, False), (other, True), (changed, False), (case, False)]
+        try:
+            self._referee.start()
+            for number, (each, reuse) in enumerate(calls):
+                if each is None:
+                    continue
+                said = self._referee.call(each, reuse=reuse)
+                found = list(observe(each, said, self._referee.about, frozenset()))
+                yield from (o for o in found if o.kind is Kind.UNDECLARED_ALIAS)
+                if number and any(o.kind in _VALUES and not o.exotic for o in found) and self.alone(each):
+                    how = "in the same memory" if reuse else "of the same shape"
+                    yield Observation(
+                        kind=Kind.CHEAT,
+                        message=f"it keeps results: called again with other numbers {how}, it gives a wrong one, "
+                        "and the right one in a process of its own",
+                        trial=each.trial,
+                    )
+                    return
+        except Gone:
+            return
+
+    def _one_element(self, case: Case) -> Case | None:
+        """The same inputs, but for one element in the middle, and what the reference says to those."""
+        leaves = list(case.leaves)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel() > 2:
+                new = leaf.detach().clone(memory_format=torch.preserve_format)
+                new.view(-1)[leaf.numel() // 2] += 3.0
+                leaves[i] = new
+                break
+        else:
+            return None
+        try:
+            return Case(case.trial, leaves, self._referee.reference.asked(leaves, case.trial.seed))
+        except Exception:  # noqa: BLE001  # the user's function
+            return None
+
+    def alone(self, case: Case) -> bool:
+        """Whether the kernel is right for this case in a process in which it was not called before."""
+        for _ in range(3):  # Once may be luck, for a kernel that is wrong now and then.
+            try:
+                self._referee.start()
+                found = list(observe(case, self._referee.call(case), self._referee.about, frozenset()))
+            except Gone:
+                return False
+            if any(o.kind in _VALUES for o in found):
+                return False
+        return True
+
+    # What a wrong result looks like
+
+    def patterns(self) -> Iterator[Observation]:
+        """Results that no honest computation gives: constants, the inputs themselves, a few rows."""
+        wrong = [k for k in self._kept if any(o.kind in _VALUES and not o.exotic for o in k[2])]
+        if not wrong:
+            return
+        case, said, found = wrong[0]
+        if self.alone(case):
+            yield Observation(
+                kind=Kind.CHEAT,
+                message="its result depends on earlier calls: it is wrong here, and right in a process of its own",
+                trial=case.trial,
+            )
+            return
+        yield from self._constant(wrong)
+        for case, said, found in wrong[:8]:
+            for observation in found:
+                explained = self._lazy(case, said, observation)
+                if explained is not None:
+                    yield Observation(kind=Kind.CHEAT, message=explained, trial=case.trial, buffer=observation.buffer)
+                    return
+
+    def _constant(self, wrong: list[tuple[Case, Said, list[Observation]]]) -> Iterator[Observation]:
+        results: dict[str, list[Any]] = {}
+        for case, said, _ in wrong:
+            mine, own = said.tensors, [case.answer.tensor(n) for n in case.answer.outputs]
+            if not mine or len(mine) != len(own) or not mine[0].numel() or mine[0].shape != own[0].shape:
+                continue
+            if case.trial.sizes is not None or not all(bool(torch.isfinite(t).all()) for t in mine):
+                continue  # Too large for its dtype is too large for many inputs.
+            for other, reference in results.setdefault(str([t.shape for t in mine]), []):
+                same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(mine, other, strict=True))
+                if same and not all(_near(a, b) for a, b in zip(own, reference, strict=True)):
+                    message = "it gives the same result for different inputs: it computes nothing from them"
+                    yield Observation(kind=Kind.CHEAT, message=message, trial=case.trial)
+                    return
+            results[str([t.shape for t in mine])].append((mine, own))
+
+    def _lazy(self, case: Case, said: Said, observation: Observation) -> str | None:
+        outputs = said.tensors
+        n = int((observation.buffer or "output -1").split()[-1])
+        if observation.kind not in _VALUES or not (observation.buffer or "").startswith("output") or n >= len(outputs):
+            return None
+        actual, own = outputs[n], case.answer.tensor(f"output {n}")
+        if actual.shape != own.shape or actual.numel() < 2:
+            return None
+        for i, leaf in enumerate(case.leaves):
+            alike = isinstance(leaf, torch.Tensor) and leaf.shape == actual.shape and leaf.dtype == actual.dtype
+            if alike and torch.equal(leaf, actual):
+                return f"it returns its argument {i} as it is"
+        rows = actual.shape[0]
+        verdict = case.answer.judged(f"output {n}", actual)
+        if rows < 4 or verdict.bad is None:
+            return None
+        bad = verdict.bad.reshape(rows, -1).any(1)
+        first = int(bad.long().argmax())
+        rest = actual[first:]
+        plain = bool((rest == rest.reshape(-1)[0]).all()) or bool(rest.isnan().all())
+        if 0 < first <= rows // 2 and bool(bad[first:].float().mean() > 0.9) and plain:
+            return f"it computes only the first {first} of {rows} rows, and leaves the others alone"
+        return None
+
+    # Conduct
+
+    def conduct(self) -> Iterator[Observation]:
+        """Names that it replaced, and what it did besides computing."""
+        trial = Trial(seed=self._referee.tried.trials[0]["seed"] if self._referee.tried.trials else 0, given=True)
+        about = self._referee.about
+        patched = [*about.get("patched", []), *self._referee.patched]
+        patched += replaced_by(about["file"]) if about.get("file") else []
+        deeds = list(about.get("deeds", []))
+        for _, said, _ in self._kept:
+            patched += said.values["patched"]
+            deeds += said.values["deeds"]
+        for name in dict.fromkeys(patched):
+            message = f"it replaces {name}, which others, such as its judge, rely on"
+            yield Observation(kind=Kind.CHEAT, message=message, trial=trial)
+        for deed in dict.fromkeys(deeds):
+            yield Observation(kind=Kind.CHEAT, message=f"it {deed}: a kernel computes, and nothing else", trial=trial)
+
+    def library(self) -> Iterator[Observation]:
+        """A note if the kernel runs the reference's own operators, and nothing else."""
+        for case, said, _ in self._kept[:1]:
+            own = _computing(self._referee.reference.operators)
+            if own and _computing(said.values["operators"]) == own and not said.values.get("launches"):
+                names = ", ".join(sorted(own)[:4])
+                message = f"it calls the same operators of the library as the reference: {names}"
+                yield Observation(kind=Kind.CHEAT, message=message, trial=case.trial, note=True)
+
+    # Precision
+
+    def precision(self, seen: list[Observation]) -> list[Observation]:
+        """Tell a loss of precision from wrong values, and return the observations with their kinds."""
+        wrong = [o for o in seen if o.kind is Kind.WRONG_VALUES and o.buffer is not None and not o.exotic]
+        if not wrong:
+            return seen
+        lost = [self._lost(o) if o in wrong else o for o in seen]
+        if all(o.trial.values in ILL_CONDITIONED and o.relative < _INFINITE for o in wrong):
+            return [self._lost(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
+        # Large numbers magnify an error, or overflow in half precision: what plain ones show is what it is.
+        plain = [o for o in wrong if o.trial.values in _PLAIN] or [
+            o for o in wrong if o.trial.values not in ILL_CONDITIONED
+        ]
+        explained = any(o.arithmetic is not None and o.trial.values in _PLAIN for o in seen)
+        if all(o.relative < (3 if explained else 1) * self._limit() for o in plain):
+            return lost if explained or not self._smooth(plain[0]) else seen
+        finite = all(o.relative < _INFINITE or o.trial.values in _OVERFLOWING for o in wrong)
+        return lost if finite and self._stagnates(plain[0]) else seen
+
+    def _lost(self, o: Observation, *, harmless: bool = False) -> Observation:
+        message = o.message.replace("is wrong in", "has lost precision in")
+        return replace(o, kind=Kind.PRECISION_LOSS, message=message, exotic=o.exotic or harmless)
+
+    def _half(self) -> bool:
+        return any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in self._referee.example.leaves)
+
+    def _limit(self) -> float:
+        dtypes = [leaf.dtype for leaf in self._referee.example.leaves if isinstance(leaf, torch.Tensor)]
+        return max((_SMALL.get(d, 0.02) for d in dtypes), default=0.02)
+
+    def _residual(self, trial: Trial, change: float, signed: bool = False) -> torch.Tensor | None:
+        """The errors of the kernel's first result for a trial whose numbers are moved a little."""
+        leaves = self._referee.example.make(trial) if not trial.given else list(self._referee.example.leaves)
+        generator = torch.Generator().manual_seed(1)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                noise = torch.rand(leaf.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                new = leaf.detach().double() * (1 + change * noise)
+                new = new * (noise.sign() if signed else 1)
+                leaves[i] = new.to(leaf.dtype)
+        try:
+            case = Case(trial, leaves, self._referee.reference.asked(leaves, trial.seed))
+            said = self._referee.call(case)
+            exact = case.answer.judged(case.answer.outputs[0], said.tensors[0])
+        except Exception:  # noqa: BLE001  # the user's functions, or no process
+            return None
+        if exact.right:
+            return torch.zeros(1, dtype=torch.float64)
+        if exact.expected is None or exact.relative == float("inf"):
+            return None
+        return (said.tensors[0].double() - exact.expected.double()).nan_to_num(0, 0, 0).flatten()
+
+    def _smooth(self, o: Observation) -> bool:
+        """Whether neighbouring inputs have alike errors."""
+        if o.trial.given and self._referee.example.fixed:
+            return False
+        pairs = []
+        for n in range(4):
+            trial = replace(o.trial, seed=o.trial.seed + 101 * n, given=False)
+            one, two = self._residual(trial, 0.0), self._residual(trial, 2**-7)
+            if (
+                one is not None
+                and two is not None
+                and one.shape == two.shape
+                and float(one.norm())
+                and float(two.norm())
+            ):
+                pairs.append((one / one.norm(), two / two.norm()))
+        if not pairs:
+            return True
+        return float(torch.stack([(a * b).sum() for a, b in pairs]).mean()) > _SMOOTH
+
+    def _stagnates(self, o: Observation) -> bool:
+        """Whether sums of numbers of one sign are wrong, and those of numbers of both signs far less.
+
+        A sum in half precision stops growing when its terms are below its last place.
+        """
+        example = self._referee.example
+        if not self._half() or not any(d.sign for d in example.domains.values()) or (o.trial.given and example.fixed):
+            return False
+        trial = replace(o.trial, given=False)
+        one, two = self._residual(trial, 0.0), self._residual(trial, 0.0, signed=True)
+        if one is None or two is None or not float(one.norm()):
+            return False
+        return float(two.norm()) < 0.1 * float(one.norm())
+
+
+def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a.double(), b.double(), rtol=0.05, atol=1e-3, equal_nan=True))
+
+
+def _computing(operators: Any) -> set[str]:
+    return {o for o in operators if not any(w in o for w in (*_VIEWS, *_ALLOCATIONS))}

@@ -1,0 +1,143 @@
+"""What a file holds to be refereed: a kernel, its reference and its inputs, by name or by convention.
+
+Files are imported in the processes that use what is in them, never in the one that the user waits for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torchsan.errors import UsageError
+from torchsan.kernels.check import takes_a_seed
+from torchsan.kernels.worker import schema_of
+
+KERNELS = ("kernel", "ModelNew", "solution", "forward")
+REFERENCES = ("reference", "ref", "reference_kernel", "Model", "ref_kernel")
+INPUTS = ("inputs", "make_inputs", "get_inputs", "example_inputs", "example", "generate_input")
+_DECORATION = re.compile(
+    r"^(triton|fused|my|custom|fast|cuda|new|naive|good|bad)_|_(kernel|triton|op|impl|fwd|forward|v\d+)$"
+)
+
+
+def split(target: str) -> tuple[Path, str | None]:
+    """Split `FILE[:NAME]`. Raise UsageError if there is no such file."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not name.isidentifier():
+        file, name = target, ""
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"no such file: {file}", slug="no-module")
+    return path, name or None
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file. Raise UsageError if that fails."""
+    name = path.stem if path.stem not in sys.modules else f"_torchsan_kernel_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file", slug="no-module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent.resolve()) not in sys.path:
+        sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:
+        raise UsageError(f"{path} cannot be imported: {type(e).__name__}: {str(e)[:300]}", slug="bad-kernel") from e
+    return module
+
+
+def find(path: Path, name: str | None, conventions: Sequence[str], what: str) -> Any:
+    """Return what a file calls by this name, or by one of the conventions. Raise UsageError if there is none."""
+    module = load(path)
+    if name is not None:
+        if not hasattr(module, name):
+            raise UsageError(f"{path} has no {name}", slug="bad-kernel")
+        return getattr(module, name)
+    for each in conventions:
+        if hasattr(module, each):
+            return getattr(module, each)
+    raise UsageError(
+        f"{path} has no {what} by a usual name ({', '.join(conventions)}); name it: {path.name}:NAME", slug="bad-kernel"
+    )
+
+
+def made(value: Any, module_file: Path) -> Any:
+    """A function as it is; of a class of modules, an object, with the same weights whoever makes it."""
+    if isinstance(value, type):
+        module = sys.modules.get(value.__module__)
+        arguments: list[Any] = getattr(module, "get_init_inputs", list)()
+        torch.manual_seed(0)
+        value = value(*arguments)
+    if not callable(value):
+        raise UsageError(f"the kernel in {module_file} cannot be called", slug="bad-kernel")
+    if type(value).__name__ in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
+        raise UsageError(
+            f"{getattr(value, '__name__', value)} is a Triton kernel without a grid; name a function that launches it",
+            slug="bad-kernel",
+        )
+    return value
+
+
+def example(value: Any, seed: int) -> tuple[tuple[Any, ...], Callable[[int], tuple[Any, ...]] | None]:
+    """The example that was given, and the function from seeds to others, if it was one."""
+    if not callable(value):
+        return _tuple(value), None
+    if not takes_a_seed(value):
+        torch.manual_seed(seed)
+        return _tuple(value()), None
+
+    def inputs(number: int) -> tuple[Any, ...]:
+        return _tuple(value(number))
+
+    return inputs(seed), inputs
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if not isinstance(value, tuple | list):
+        raise UsageError("the inputs are a tuple of arguments, or a function that gives one", slug="bad-inputs")
+    return tuple(value)
+
+
+def claimed(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
+    """The operator of PyTorch that a kernel is named after and agrees with on its example in shape and dtype.
+
+    Raise UsageError if there is none.
+    """
+    schema = schema_of(kernel)
+    name = schema.name.rpartition("::")[2] if schema else str(getattr(kernel, "__name__", "") or kernel)
+    for word in _names(name):
+        for owner in (torch.nn.functional, torch, torch.special, torch.linalg):
+            function = getattr(owner, word, None)
+            if callable(function) and _takes(function, args):
+                return function  # type: ignore[no-any-return]  # of a module
+    raise UsageError(
+        f"nothing says what {name} should compute, and PyTorch has no operator of that name that takes the example; "
+        "give a reference",
+        slug="no-reference",
+    )
+
+
+def _names(name: str) -> list[str]:
+    found = [name]
+    while (shorter := _DECORATION.sub("", found[-1])) != found[-1]:
+        found.append(shorter)
+    return [n for n in found if n.isidentifier()]
+
+
+def _takes(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return isinstance(function(*args), torch.Tensor)
+    except Exception:  # noqa: BLE001  # it says that it does not
+        return False

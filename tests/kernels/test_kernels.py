@@ -1,0 +1,70 @@
+"""The corpora: every wrong kernel is named with its class, and no right one has an error."""
+
+from __future__ import annotations
+
+import pytest
+
+import torchsan
+from tests.kernels import right_torch, wrong_torch
+from tests.kernels.samples import Sample, normal
+
+pytest.importorskip("triton")
+from tests.kernels import right_triton, wrong_triton  # needs triton
+
+WRONG = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples]
+CHEATS = wrong_torch.CHEATS.samples
+RIGHT = [*right_triton.RIGHT.samples, *right_torch.RIGHT.samples]
+QUICK = {
+    *("vector_add", "softmax", "sum_under_a_lock", "histogram", "custom_operator", "with_a_workspace"),
+    *("load_without_mask", "histogram_without_atomics", "softmax_without_max", "sum_into_empty_memory"),
+    *("matmul_in_bfloat16", "relu_in_place", "returns_a_view", "keeps_a_dimension"),
+    *("kept_by_pointer", "one_output_for_all_calls", "patches_the_reference", "only_the_first_rows"),
+}
+"""Those that the default tests referee: about one of each class."""
+
+
+def marked(samples: list[Sample]) -> list[object]:
+    return [pytest.param(s, id=s.name, marks=() if s.name in QUICK else pytest.mark.slow) for s in samples]
+
+
+def errors(report: torchsan.KernelReport) -> set[str]:
+    return {str(f.kind) for f in report.findings if f.severity == "error"}
+
+
+@pytest.mark.parametrize("sample", marked([*WRONG, *CHEATS]))
+def test_a_wrong_kernel_is_named_with_its_class(sample: Sample) -> None:
+    report = torchsan.check_kernel(sample.kernel, sample.reference, sample.make())
+    assert not report
+    assert errors(report) & set(sample.kinds), str(report)
+
+
+@pytest.mark.parametrize("sample", marked(RIGHT))
+def test_a_right_kernel_has_no_error(sample: Sample) -> None:
+    report = torchsan.check_kernel(sample.kernel, sample.reference, sample.make())
+    assert report, str(report)
+    assert len(report.tried["trials"]) >= 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("good_relu", set()),
+        ("good_row_sum", set()),
+        ("reads_past_the_end", {"out-of-bounds-read"}),
+        ("writes_past_the_end", {"out-of-bounds-write"}),
+        ("looks_past_the_end", {"out-of-bounds-read"}),
+        ("crashes", {"out-of-bounds-read"}),
+    ],
+)
+def test_native_kernels_are_guarded_and_fenced(name: str, kinds: set[str]) -> None:
+    references = {"good_relu": "relu", "good_row_sum": "sum", "crashes": "plus one", "reads_past_the_end": "pairs"}
+    kernel = getattr(right_torch.native(), name)
+    report = torchsan.check_kernel(kernel, right_torch.REFERENCES[references.get(name, "twice")], (normal(12, 20),))
+    assert kinds <= errors(report) if kinds else bool(report), str(report)
+
+
+def test_there_are_enough_of_each() -> None:
+    assert len(WRONG) + len(CHEATS) >= 50 and len(RIGHT) + 2 >= 44
+    names = [s.name for s in [*WRONG, *CHEATS]]
+    assert len(set(names)) == len(names)
