@@ -19,7 +19,10 @@ from benchmarks.page import lines, page
 from benchmarks.plot import plot
 from benchmarks.runner import run
 
-BENCHMARKS = ("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "store", "summarize", "startup")
+BENCHMARKS = (
+    *("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "kernels", "store", "summarize"),
+    "startup",
+)
 
 
 def main(words: list[str]) -> int:

@@ -287,3 +287,22 @@ def test_a_plugin_that_is_off_imports_nothing_and_one_that_is_on_no_torch_of_its
     assert loaded() == expected
     assert "torchsan.checks" in (on := loaded("--torchsan"))
     assert "torch" not in on
+
+
+def test_the_fixture_for_kernels_fails_a_test_with_the_finding(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+
+        @pytest.mark.torchsan_kernel(seeds=4, time=20)
+        def test_right(torchsan_kernel):
+            assert torchsan_kernel(lambda x: x.clamp(min=0), torch.relu, (torch.randn(3, 4),))
+
+        def test_wrong(torchsan_kernel):
+            torchsan_kernel(torch.abs, torch.relu, (torch.randn(3, 4),))
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*error: wrong-values*"])

@@ -21,7 +21,7 @@ from torchsan.records.finding import RUN_CHECKS, Check, Kind
 from torchsan.records.suppression import Suppression
 
 VARIABLE = "TORCHSAN_OPTIONS"
-OF_A_SESSION = ("check", "watch", "kernels", "when", "out", "calls", "max_bytes", "no_guards")
+OF_A_SESSION = ("check", "watch", "kernels", "when", "out", "calls", "budget", "max_bytes", "max_memory", "no_guards")
 """The options that `session()` and the backend take; the others are for the command line."""
 
 
@@ -42,6 +42,17 @@ class When(StrEnum):
     BOTH = "both"
 
 
+Calls = int | None | tuple[int, ...]
+"""Which calls of a graph are checked: the first so many, all for None, or those of these numbers, from 0."""
+
+
+def selects_call(calls: Calls, number: int) -> bool:
+    """Return whether the call of this number, from 0, is to be checked."""
+    if isinstance(calls, tuple):
+        return number in calls
+    return calls is None or number < calls
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything a run can be told. Values are valid by construction when they come from `parse_options`."""
@@ -58,10 +69,14 @@ class Options:
     markdown: str | None = None
     junit: str | None = None
     perfetto: str | None = None
-    calls: int | None = 2
-    """How many calls of each compiled graph are checked; None means all."""
+    calls: Calls = 2
+    """Which calls of each compiled graph are checked."""
+    budget: float | None = None
+    """The share of the run's time that checks may take, by sampling launches; None checks `calls` instead."""
     max_bytes: int | None = None
     """How much tensor data a run may keep on disk; None means no limit."""
+    max_memory: int | None = None
+    """How much memory the check of one launch may take for copies; None means no limit."""
     no_guards: bool = False
     repro: bool = False
     fail_fast: bool = False
@@ -217,13 +232,26 @@ def _path(source: str, name: str, value: Any) -> str:
     return text
 
 
-def _calls(source: str, name: str, value: Any) -> int | None:
+def _calls(source: str, name: str, value: Any) -> Calls:
     if value == "all":
         return None
     text = str(value).strip()
+    if text.startswith("steps:"):
+        numbers = [word.strip() for word in text.removeprefix("steps:").split(",")]
+        if not all(word.isdecimal() for word in numbers):
+            _refuse(source, name, value, "expected numbers of calls, from 0, such as steps:100,1000")
+        return tuple(sorted({int(word) for word in numbers}))
     if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
-        _refuse(source, name, value, "expected a whole number from 1, or 'all'")
+        _refuse(source, name, value, "expected a whole number from 1, 'all', or 'steps:100,1000'")
     return int(text)
+
+
+def _budget(source: str, name: str, value: Any) -> float:
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6}) ?%", str(value).strip())
+    share = float(match[1]) / 100 if match is not None else 0.0
+    if not 0 < share <= 1:
+        _refuse(source, name, value, "expected a share of the time, such as 1% or 0.5%")
+    return share
 
 
 _SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -289,7 +317,9 @@ _PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
     "when": _one_of(When),
     **dict.fromkeys(_PATHS, _path),
     "calls": _calls,
+    "budget": _budget,
     "max_bytes": _bytes,
+    "max_memory": _bytes,
     "no_guards": _bool,
     "repro": _bool,
     "fail_fast": _bool,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
+    from torchsan.kernels.check import KernelReport
     from torchsan.pytest_run import CheckedTest
     from torchsan.session import Session
 
@@ -22,6 +23,11 @@ _HELP = "check what torch.compile makes in every test; LIST is any of values,sta
 _MARKER_HELP = (
     "torchsan(check=…, **options): check what torch.compile makes in this test, and fail it if nothing is compiled. "
     "The options are those of torchsan.session()."
+)
+KERNEL_MARKER, KERNEL_FIXTURE = "torchsan_kernel", "torchsan_kernel"
+_KERNEL_MARKER_HELP = (
+    "torchsan_kernel(**options): options of torchsan.check_kernel(), such as seeds and time, for the kernels that this "
+    "test referees with the fixture torchsan_kernel."
 )
 _CHECKED: pytest.StashKey[CheckedTest] = pytest.StashKey()
 _RUN_NAME = pytest.StashKey[str]()
@@ -47,6 +53,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and name this run: xdist's workers have the name of the process that started them."""
     config.addinivalue_line("markers", _MARKER_HELP)
+    config.addinivalue_line("markers", _KERNEL_MARKER_HELP)
     name = f"pytest-{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}"
     config.stash[_RUN_NAME] = getattr(config, "workerinput", {}).get(_WORKER_INPUT, name)
     if config.getoption(FLAG) is not None:
@@ -120,6 +127,28 @@ def torchsan_session(request: pytest.FixtureRequest) -> Session:
     of severity `error`.
     """
     return request.node.stash[_CHECKED].session  # type: ignore[no-any-return]  # a node's stash is untyped
+
+
+@pytest.fixture
+def torchsan_kernel(request: pytest.FixtureRequest) -> Callable[..., KernelReport]:
+    """Referees a kernel, as `torchsan.check_kernel(kernel, reference, inputs)` does, and fails the test if it is wrong.
+
+    `@pytest.mark.torchsan_kernel(seeds=…, time=…)` gives its options.
+    """
+    marker = request.node.get_closest_marker(KERNEL_MARKER)
+    options = dict(marker.kwargs) if marker is not None else {}
+
+    def referee(kernel: Any, reference: Any, inputs: Any, **others: Any) -> KernelReport:
+        from torchsan.kernels.check import check_kernel
+
+        report = check_kernel(kernel, reference, inputs, **{**options, **others})
+        if not report:
+            from torchsan.report.findings import render_findings
+
+            pytest.fail(f"{report.kernel}: {report.status}\n{render_findings(report.findings)}", pytrace=False)
+        return report
+
+    return referee
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

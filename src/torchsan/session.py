@@ -292,7 +292,9 @@ def session(
     when: str | None = None,
     out: str | Path | None = None,
     calls: int | str | None = None,
+    budget: str | None = None,
     max_bytes: int | str | None = None,
+    max_memory: int | str | None = None,
     no_guards: bool = False,
 ) -> Session:
     """Return a context manager that watches all compiled code of this process while it is open.

@@ -67,6 +67,8 @@ class CheckEntry:
     reproduction: Reproduction
     make: Callable[[Options, Collector], Observer]
     """Makes the check for one session."""
+    sampled: bool = False
+    """Whether it can look at single launches, under a budget."""
 
 
 _VALUES = frozenset({Kind.WRONG_VALUES, Kind.PRECISION_LOSS, Kind.NON_FINITE})
@@ -79,13 +81,16 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         observes=frozenset({Observed.LAUNCHES}),
         kinds=_VALUES | {Kind.NONDETERMINISTIC},
         reproduction=Reproduction.COMPILED,
-        make=lambda options, collector: ValuesCheck(collector, options.calls),
+        sampled=True,
+        make=lambda options, collector: ValuesCheck(
+            collector, options.calls, budget=options.budget, max_memory=options.max_memory
+        ),
     ),
     Check.STAGES: CheckEntry(
         summary="which step of the compiler changed the meaning: Dynamo, AOTAutograd, each graph pass",
         page="docs/reference/stages.md",
         observes=frozenset({Observed.STAGES}),
-        kinds=_VALUES | {Kind.METADATA_MISMATCH, Kind.UNDECLARED_ALIAS},
+        kinds=_VALUES | {Kind.METADATA_MISMATCH, Kind.UNDECLARED_ALIAS, Kind.REORDERED_EFFECT},
         reproduction=Reproduction.COMPILED,
         make=lambda options, collector: StagesCheck(
             collector, options.calls, kernels_elsewhere=Check.VALUES in options.check
@@ -122,7 +127,9 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         observes=frozenset({Observed.CACHES}),
         kinds=frozenset({Kind.STALE_CACHE}),
         reproduction=Reproduction.COMPILED,
-        make=lambda options, collector: CacheCheck(collector, options.calls),
+        make=lambda options, collector: CacheCheck(
+            collector, len(options.calls) if isinstance(options.calls, tuple) else options.calls
+        ),
     ),
 }
 
@@ -134,4 +141,7 @@ def observers(options: Options, recorder: Writer | Recorder, on_error: OnError |
     """
     tensors = recorder.path / "tensors" if isinstance(recorder, Writer) else None
     collector = Collector(recorder, tensors=tensors, max_bytes=options.max_bytes, on_error=on_error)
-    return (*(REGISTRY[check].make(options, collector) for check in options.check), collector)
+    chosen = [check for check in options.check if options.budget is None or REGISTRY[check].sampled]
+    for check in sorted({*options.check} - {*chosen}):
+        recorder.skipped(f"{check} check", "only launches are sampled under --budget; run without it for this check")
+    return (*(REGISTRY[check].make(options, collector) for check in chosen), collector)

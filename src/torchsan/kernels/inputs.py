@@ -89,7 +89,7 @@ class Example:
         domains = {i: domain_of(t) for i, t in tensors.items()}
         first: dict[int, int] = {}
         same = {i: f for i, t in tensors.items() if (f := first.setdefault(id(t), i)) != i}
-        fixed = fixed or any(d.offsets for d in domains.values())
+        fixed = fixed or any(d.offsets or d.kept for d in domains.values())
         return cls(leaves, rebuild, domains, tuple(sizes), fixed, same)
 
     def make(self, trial: Trial) -> Leaves:
@@ -111,7 +111,7 @@ class Example:
     def _tensor(self, i: int, leaf: torch.Tensor, trial: Trial, new: dict[int, int], pattern: str) -> torch.Tensor:
         size = [new.get(s, s) for s in leaf.shape]
         domain = self.domains[i]
-        if domain.discrete and self.fixed:
+        if (domain.discrete and self.fixed) or domain.kept:
             return leaf.detach().clone() if leaf.numel() else leaf.detach()
         random = np.random.default_rng([trial.seed, i])
         values = draw(random, domain, pattern, size, leaf.dtype, new)
@@ -168,13 +168,14 @@ def _as_given(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def plan(example: Example, seed: int, *, seeds: int) -> Iterator[Trial]:
-    """Yield the trials to make, the most telling first. Which of them are valid, the reference says."""
+def plan(example: Example, seed: int, *, seeds: int, function: bool) -> Iterator[Trial]:
+    """Yield the trials to make, the most telling first. Which of them are valid, the reference says.
+
+    With a `function` from seeds to inputs, half of them are its own.
+    """
     count = _numbered(seed)
-    if example.fixed:
-        for _ in range(max(1, seeds // 2)):
-            yield Trial(seed=next(count), given=True)
-    yield Trial(seed=next(count), given=not example.fixed)
+    for _ in range(max(1, seeds // 2) if function else 1):
+        yield Trial(seed=next(count), given=True)
     ordinary = [Trial(seed=next(count))]
     if any(type(leaf) is float for leaf in example.leaves):
         ordinary.append(Trial(seed=next(count), scalars=True))
@@ -188,8 +189,8 @@ def plan(example: Example, seed: int, *, seeds: int) -> Iterator[Trial]:
     while of_sizes or of_values:
         yield from (part.pop(0) for part in (of_sizes, of_values) if part)
     yield from (t for t in (*sizes, *values, *layouts) if t.exotic)
-    while not example.fixed or seeds > 0:
-        yield Trial(seed=next(count), given=example.fixed)
+    while True:
+        yield Trial(seed=next(count), given=function)
 
 
 def _numbered(seed: int) -> Iterator[int]:

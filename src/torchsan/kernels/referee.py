@@ -25,11 +25,15 @@ _DEATHS = 4
 """After so many processes that the kernel took down, no more are started."""
 _DEAR = 0.6
 """Seconds of a call that are too many, if the example takes less."""
+_LEAST = 24
+"""How many inputs come before everything else that takes time."""
 _ENOUGH = 12
 """A kernel that is wrong on so many inputs is wrong; more would only take time."""
 _MOST_PAIRS = 16
 """How many trials are run again with other memory and another order."""
-_FACTORIES = ("empty", "zeros", "ones", "full", "view", "reshape", "detach", "as_strided", "t.", "transpose", "permute")
+_FACTORIES = tuple(
+    "empty zeros ones full view reshape detach as_strided t. transpose permute clone _to_copy copy_".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,17 +227,18 @@ class Referee:
 
     def trials(self) -> Iterator[tuple[Case, Said, list[Observation]]]:
         """Make the trials of the plan, as many as there is time for, and yield what each showed."""
-        wanted = max(24, self._task.seeds)
+        wanted = max(_LEAST, self._task.seeds)
         made = 0
         attempts = 0
-        for trial in plan(self.example, self._task.seed, seeds=self._task.seeds):
+        for trial in plan(self.example, self._task.seed, seeds=self._task.seeds, function=self._make is not None):
             attempts += 1
             if made >= wanted and not (trial.exotic and made < wanted + 12):
                 break
             if sum("wrong-values" in t["outcome"] for t in self.tried.trials) >= _ENOUGH:
                 self.tried.skipped["more inputs"] = f"it was wrong on {_ENOUGH} already"
                 break
-            if attempts > 4 * wanted + 40 or (self.left() < self._task.seconds * 0.35 and made):
+            short = self.left() < self._task.seconds * (0.35 if made >= _LEAST else 0.15)
+            if attempts > 4 * wanted + 40 or (short and made):
                 self.tried.skipped["more inputs"] = "the time was up"
                 break
             if self._dear(trial):
@@ -405,8 +410,11 @@ class Referee:
                 case.trial.values != ORDINARY and case.trial.sizes is None and len(pairs) > 2
             ):
                 pairs.append((case, said))
-                if self.left() > self._task.seconds * 0.3 and (len(pairs) < 4 or said.values["seconds"] < _DEAR / 2):
+                if len(pairs) <= 3:
                     self.seen += self.repeat(case, said)
+        for case, said in pairs[3:]:
+            if self.left() > self._task.seconds * 0.3 and said.values["seconds"] < _DEAR / 2:
+                self.seen += self.repeat(case, said)
         for case, _ in pairs[:6] if self.native else ():
             if self.left() > self._task.seconds * 0.25:
                 self.seen += self.fenced(case)

@@ -134,8 +134,9 @@ class Suspicion:
 
     def _lazy(self, case: Case, said: Said, observation: Observation) -> str | None:
         outputs = said.tensors
-        n = int((observation.buffer or "output -1").split()[-1])
-        if observation.kind not in _VALUES or not (observation.buffer or "").startswith("output") or n >= len(outputs):
+        word, _, number = (observation.buffer or "").partition(" ")
+        n = int(number) if word == "output" and number.isdecimal() else len(outputs)
+        if observation.kind not in _VALUES or n >= len(outputs):
             return None
         actual, own = outputs[n], case.answer.tensor(f"output {n}")
         if actual.shape != own.shape or actual.numel() < 2:
@@ -190,22 +191,22 @@ class Suspicion:
         wrong = [o for o in seen if o.kind is Kind.WRONG_VALUES and o.buffer is not None and not o.exotic]
         if not wrong:
             return seen
-        lost = [self._lost(o) if o in wrong else o for o in seen]
+        lost = [lost_precision(o) if o in wrong else o for o in seen]
         if all(o.trial.values in ILL_CONDITIONED and o.relative < _INFINITE for o in wrong):
-            return [self._lost(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
+            return [lost_precision(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
         # Large numbers magnify an error, or overflow in half precision: what plain ones show is what it is.
-        plain = [o for o in wrong if o.trial.values in _PLAIN] or [
-            o for o in wrong if o.trial.values not in ILL_CONDITIONED
-        ]
+        magnified = ILL_CONDITIONED | (_OVERFLOWING if self._half() else frozenset())
+        plain = (
+            [o for o in wrong if o.trial.values in _PLAIN]
+            or [o for o in wrong if o.trial.values not in magnified]
+            or wrong
+        )
         explained = any(o.arithmetic is not None and o.trial.values in _PLAIN for o in seen)
-        if all(o.relative < (3 if explained else 1) * self._limit() for o in plain):
+        only_magnified = all(o.trial.values in magnified for o in plain)
+        if all(o.relative < (5 if only_magnified else 3 if explained else 1) * self._limit() for o in plain):
             return lost if explained or not self._smooth(plain[0]) else seen
         finite = all(o.relative < _INFINITE or o.trial.values in _OVERFLOWING for o in wrong)
         return lost if finite and self._stagnates(plain[0]) else seen
-
-    def _lost(self, o: Observation, *, harmless: bool = False) -> Observation:
-        message = o.message.replace("is wrong in", "has lost precision in")
-        return replace(o, kind=Kind.PRECISION_LOSS, message=message, exotic=o.exotic or harmless)
 
     def _half(self) -> bool:
         return any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in self._referee.example.leaves)
@@ -269,6 +270,12 @@ class Suspicion:
         if one is None or two is None or not float(one.norm()):
             return False
         return float(two.norm()) < 0.1 * float(one.norm())
+
+
+def lost_precision(o: Observation, *, harmless: bool = False) -> Observation:
+    """The observation of wrong values as one of a loss of precision."""
+    message = o.message.replace("is wrong in", "has lost precision in")
+    return replace(o, kind=Kind.PRECISION_LOSS, message=message, exotic=o.exotic or harmless)
 
 
 def _near(a: torch.Tensor, b: torch.Tensor) -> bool:

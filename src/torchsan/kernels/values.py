@@ -51,6 +51,8 @@ class Domain:
     high: int = 0
     """Integers lie in between, both included."""
     discrete: bool = False
+    kept: bool = False
+    """Real numbers of which many occur twice: made by a rule, such as a table of angles, that cannot be made up."""
     offsets: bool = False
     """Integers that rise from 0: offsets into something, which cannot be made up."""
 
@@ -73,7 +75,16 @@ def domain_of(t: torch.Tensor) -> Domain:
     different = torch.unique(real)
     if 1 < len(different) <= _FEW and t.numel() >= 4 * _FEW:
         return Domain(choices=tuple(different.tolist()))
+    if _repeats(real, t.dtype):
+        return Domain(kept=True)
     return Domain(sign=int(bool((real >= 0).all()) and bool((real != 0).any())))
+
+
+def _repeats(real: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether many numbers that are neither whole nor rounded to half precision occur more than once."""
+    odd = real[torch.isfinite(real) & (real != real.round())]
+    different = len(torch.unique(odd))
+    return dtype in (torch.float32, torch.float64) and len(odd) >= 4 * _FEW and 1 < different < 0.7 * len(odd)
 
 
 def draw(

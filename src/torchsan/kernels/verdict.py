@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torchsan.errors import InternalError, TorchsanError
@@ -13,7 +13,7 @@ from torchsan.kernels.inputs import Trial
 from torchsan.kernels.observe import Case, Observation, Said
 from torchsan.kernels.referee import Ended, Referee, Task
 from torchsan.kernels.shrink import shrunk
-from torchsan.kernels.suspicion import Suspicion
+from torchsan.kernels.suspicion import Suspicion, lost_precision
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine, Stage, encode
 
 _KEPT = 24
@@ -199,7 +199,8 @@ def _smallest(referee: Referee, first: Observation) -> Observation:
         return bool(alike)
 
     trial = shrunk(referee.example, first.trial, fails, min(4.0, referee.left() * 0.25))
-    return next((o for o in reversed(best) if o.trial == trial), first)
+    found = next((o for o in reversed(best) if o.trial == trial), first)
+    return lost_precision(found) if first.kind is Kind.PRECISION_LOSS else replace(found, kind=first.kind)
 
 
 def _alike(o: Observation, first: Observation) -> bool:

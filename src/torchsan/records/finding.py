@@ -69,6 +69,7 @@ class Kind(StrEnum):
     LEAKED_BUFFER = "leaked-buffer"
     EARLY_FREE = "early-free"
     UNEXPECTED_ALLOCATION = "unexpected-allocation"
+    REORDERED_EFFECT = "reordered-effect"
     STALE_CACHE = "stale-cache"
     RACE = "race"
     CHEAT = "cheat"

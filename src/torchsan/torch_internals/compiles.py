@@ -41,6 +41,8 @@ class Buffer:
     origins: tuple[str, ...]
     removed: bool
     extern: bool = False
+    group: int = 0
+    """Those of one group are computed by one launch, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,7 @@ def _buffers(graph: GraphLowering) -> Iterator[Buffer]:
     scheduler = graph.scheduler
     removed = graph.removed_buffers | graph.inplaced_to_remove
     nodes = {n.name for n in cast("torch.fx.GraphModule", graph.module).graph.nodes}
-    for group in scheduler.nodes:
+    for number, group in enumerate(scheduler.nodes):
         for operation in group.get_nodes():
             ir = operation.node
             if ir is None:
@@ -212,4 +214,5 @@ def _buffers(graph: GraphLowering) -> Iterator[Buffer]:
                     origins=origins,
                     removed=name in removed,
                     extern=operation.is_extern(),
+                    group=number,
                 )

@@ -26,6 +26,9 @@ _REFUSED = re.compile(
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
 _CHOICES = {"cpu_backend": ("cpp", "triton", "halide", "pallas")}
 """Settings that are one of several words."""
+_AUTOTUNING = re.compile(r"max_autotune(_gemm|_pointwise)?")
+_BACKENDS = re.compile(r"(ATEN|TRITON|CPP)(,(ATEN|TRITON|CPP))*")
+"""What has templates generated: only by those that need no other compiler."""
 
 
 def changed_config() -> dict[str, Any]:
@@ -46,6 +49,10 @@ def changed_config() -> dict[str, Any]:
 
 def is_settable(name: str, value: Any) -> bool:
     """Whether setting this can only change what is generated, whoever says so."""
+    if _AUTOTUNING.fullmatch(name):
+        return isinstance(value, bool)
+    if name == "max_autotune_gemm_backends":
+        return isinstance(value, str) and bool(_BACKENDS.fullmatch(value))
     if not re.fullmatch(r"[a-z_]\w*(\.[a-z_]\w*)?", name) or _REFUSED.search(name):
         return False
     if isinstance(value, str):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    import torch.fx
 
 
 def keep_in_order(operator: str) -> None:
@@ -96,6 +97,27 @@ def is_higher_order(target: Any) -> bool:
 def is_users_kernel(target: Any) -> bool:
     """Whether `target` is the operator that a graph has in the place of a Triton kernel that the user wrote."""
     return is_higher_order(target) and str(target.name()).startswith("triton_kernel_wrapper")
+
+
+def functionalized(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, int, list[torch.fx.Node]] | None:
+    """The operator that `auto_functionalized` stands for, how many results come first, and the nodes that it writes.
+
+    None if the target is something else.
+    """
+    if not is_higher_order(target) or not str(target.name()).startswith("auto_functionalized") or not args:
+        return None
+    overload = args[0]
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        return None
+    results = max(1, len(schema.returns))
+    bases = kwargs.get("_all_bases")
+    if bases is not None:
+        return overload, results, list(bases)
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return overload, results, [kwargs[name] for name in written if kwargs.get(name) is not None]
 
 
 def run_users_kernel(call: Mapping[str, Any]) -> None:

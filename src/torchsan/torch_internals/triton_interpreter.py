@@ -136,6 +136,11 @@ class _Rewriter(interpreter.FunctionRewriter):  # type: ignore[misc]  # Triton l
 
     def _compile_and_exec(self, transformed_ast: Any) -> Any:
         names = {**vars(interpreter), **self.fn.__globals__}
+        meanings = dict(_libdevice())
+        for name, value in self.fn.__globals__.items():
+            # Imported by itself, before anything was mended.
+            if str(getattr(value, "__module__", "")).endswith(".libdevice") and value.__name__ in meanings:
+                names[name] = meanings[value.__name__]
         code = compile(transformed_ast, filename=self.filename, mode="exec")
         found: dict[str, Any] = dict(self.kwargs)
         exec(code, names, found)  # noqa: S102  # The user's own function, which Triton has rewritten.

@@ -44,11 +44,15 @@ def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]
 
     Values that pass `torchsan.probe` are seen while the context lasts, and seams that are missing are reported.
     """
+    observers = tuple(observers)
     with ExitStack() as stack:
         watched = options.watch is not Watch.OFF
         stack.enter_context(observe_seams(recorder, [*options.check, *(["watch"] if watched else [])]))
         if isinstance(recorder, Writer):
-            observers = (*observers, Timer(recorder, options.calls, checked=bool(options.check)))
+            sampler = next((s for o in observers if (s := getattr(o, "sampler", None)) is not None), None)
+            timed = options.calls if sampler is None else 1
+            checked = bool(options.check) and sampler is None
+            observers = (*observers, Timer(recorder, timed, checked=checked, sampler=sampler))
             if watched:
                 watcher = Watcher(recorder, options)
                 stack.enter_context(passing_probe_to(watcher))

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.watch.sampling import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class ProbedProgram:
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
         self._calls: Counter[tuple[int, ...]] = Counter()
+        self._sized: tuple[int, ...] | None = None
         self._total = 0
 
     def detach(self) -> None:
@@ -72,7 +75,9 @@ class ProbedProgram:
         if not observers:
             return self._original(args)
         # Each set of sizes counts for itself: a kernel may be right for one and wrong for the next.
-        sizes = tuple(a for a in args if type(a) is int)
+        if self._sized is None:  # A generated program takes numbers at the same places in every call.
+            self._sized = tuple(n for n, a in enumerate(args) if type(a) is int)
+        sizes = tuple([args[n] for n in self._sized])
         call = self._calls[sizes]
         self._calls[sizes] = call + 1
         number, self._total = self._total, self._total + 1
@@ -195,10 +200,14 @@ class Timer(Observer):
 
     name = "times"
 
-    def __init__(self, writer: Recorder, calls: int | None, *, checked: bool) -> None:
-        """`calls` is how many calls of each graph are timed, and, if they are `checked`, looked at; None for all."""
+    def __init__(self, writer: Recorder, calls: Calls, *, checked: bool, sampler: Sampler | None = None) -> None:
+        """`calls` are those of each graph that are timed, and, if they are `checked`, looked at.
+
+        With a `sampler`, that knows which are looked at.
+        """
+        self._sampler = sampler
         self._writer = writer
-        self._limit = calls
+        self._timed = calls
         self._checked = checked
         self._passed: Counter[str] = Counter()
         self._seen: Counter[GraphRef] = Counter()
@@ -206,7 +215,7 @@ class Timer(Observer):
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         ref = program.ref
-        wanted = self._limit is None or call < self._limit
+        wanted = selects_call(self._timed, call)
         self._seen[ref] += 1
         self._looked[ref] += wanted and self._checked
         # Now and then, for a program that is killed; the final counts are recorded when the session ends.
@@ -218,7 +227,8 @@ class Timer(Observer):
         return None
 
     def _record(self, ref: GraphRef) -> None:
-        count = CallCount(graph=ref.id, direction=ref.direction, seen=self._seen[ref], checked=self._looked[ref])
+        checked = self._looked[ref] if self._sampler is None else self._sampler.calls_of(f"{ref.id} {ref.direction}")
+        count = CallCount(graph=ref.id, direction=ref.direction, seen=self._seen[ref], checked=checked)
         self._writer.event("calls", count)
 
     def close(self) -> None:
@@ -226,7 +236,8 @@ class Timer(Observer):
             self._record(ref)
         for label, count in self._passed.items() if self._checked else ():
             calls = "1 call" if count == 1 else f"{count} calls"
-            reason = f"only the first {self._limit} with each set of sizes are checked; --calls N|all for more"
+            those = f"the first {self._timed}" if isinstance(self._timed, int) else f"numbers {self._timed}"
+            reason = f"only {those} with each set of sizes are checked; --calls N|all for more"
             self._writer.skipped(f"{calls} of graph {label}", reason)
 
 

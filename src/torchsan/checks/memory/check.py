@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchsan.options import Calls, selects_call
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class MemoryCheck(Observer):
 
     name = "memory check"
 
-    def __init__(self, collector: Collector, calls: int | None, *, guards: bool) -> None:
+    def __init__(self, collector: Collector, calls: Calls, *, guards: bool) -> None:
         """`calls` is how many calls of each program are checked; None for all.
 
         Without `guards` only lifetimes are followed.
@@ -41,7 +42,7 @@ class MemoryCheck(Observer):
 
         # Without its guard zones a program that overflows would damage the memory of others from now on.
         plan = self._plans[id(program)]
-        if self._calls is not None and call >= self._calls and not plan.learnt.overflows:
+        if not selects_call(self._calls, call) and not plan.learnt.overflows:
             return None
         if self._outside is None:
             return LifetimesWatch(self._collector, program, plan, call)

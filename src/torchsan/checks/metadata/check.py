@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from torchsan.options import Calls, selects_call
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.operators import OperatorCall, OperatorObserver, Remember
 
@@ -23,7 +24,7 @@ class MetadataCheck(Observer, OperatorObserver):
 
     name = "metadata check"
 
-    def __init__(self, collector: Collector, calls: int | None) -> None:
+    def __init__(self, collector: Collector, calls: Calls) -> None:
         """`calls` is how many calls of each compiled program are looked at; None for all."""
         self._collector = collector
         self._recorder = collector.recorder
@@ -65,6 +66,6 @@ class MetadataCheck(Observer, OperatorObserver):
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         from torchsan.checks.metadata.watch import MetadataWatch
 
-        if self._calls is not None and call >= self._calls:
+        if not selects_call(self._calls, call):
             return None
         return MetadataWatch(self._judge, program, self._plans[id(program)], self._misled)

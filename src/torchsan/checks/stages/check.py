@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torchsan.options import Calls
 from torchsan.records import Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.torch_internals.compiled_calls import observe_compiled_calls
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from torchsan.checks.collector import Build, Collector
     from torchsan.checks.stages.referee import CaptureReferee
+    from torchsan.checks.stages.storages import Reordered
     from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
     from torchsan.torch_internals.compiled_calls import CallWatcher
@@ -29,7 +31,7 @@ class StagesCheck(Observer):
 
     name = "stages check"
 
-    def __init__(self, collector: Collector, calls: int | None, *, kernels_elsewhere: bool) -> None:
+    def __init__(self, collector: Collector, calls: Calls, *, kernels_elsewhere: bool) -> None:
         """`calls` is how many calls are checked; None for all. `kernels_elsewhere`: the values check runs as well."""
         self._collector = collector
         self._writer = collector.recorder
@@ -39,6 +41,7 @@ class StagesCheck(Observer):
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
         self._kernels: dict[GraphRef, dict[str, str]] = {}
         """The kernels that compute the nodes of each graph."""
+        self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
         self._referee: CaptureReferee | None = None
 
     @contextmanager
@@ -70,6 +73,7 @@ class StagesCheck(Observer):
         return compile_observed(CompileStages(backend), gm, compile_, self._built, self._failed)
 
     def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.stages.launch_order import launch_order
         from torchsan.torch_internals.compile_stages import current_stages
 
         ladder = current_stages()
@@ -77,6 +81,11 @@ class StagesCheck(Observer):
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
             names = {node: kernel.name for kernel in program.record.kernels for node in kernel.nodes}
             self._kernels[program.ref] = names
+            launches = self._launches.setdefault(id(ladder), {})
+            try:
+                launches[program.ref.direction] = launch_order(program)
+            except Exception as e:  # noqa: BLE001  # a check that fails ends the check, never the user's job
+                self._failed(e)
 
     def _built(self, ladder: CompileStages) -> None:
         from torchsan.checks.stages.plan import writes_attributes
@@ -100,8 +109,9 @@ class StagesCheck(Observer):
         number = next(self._numbers)
 
         def report(finding: Finding, build: Build) -> None:
-            """Record a finding, once for each step of this compile."""
-            self._collector.add((number, finding.stage, finding.pass_), finding, build)
+            """Record a finding, once for each step of this compile; a note does not stand for an error."""
+            noted = finding.severity is Severity.NOTE
+            self._collector.add((number, finding.stage, finding.pass_, noted), finding, build)
 
         ladder.watch = StagesWatch(
             ladder,
@@ -114,6 +124,7 @@ class StagesCheck(Observer):
             blamed=lambda: self._blames_kernel(refs),
             kernel_of=self._kernel_of,
             noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
+            launches=self._launches.setdefault(id(ladder), {}),
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
 from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
+from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
-from torchsan.records import Stage
+from torchsan.checks.stages.storages import Reordered
+from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.flips import Flip, find_flip
@@ -132,6 +136,15 @@ class Search:
                 return None
         return None
 
+    def not_run_before(self, culprit: Culprit) -> list[StageGraph]:
+        """The graphs directly before the culprit that cannot be run outside of the compiler."""
+        found: list[StageGraph] = []
+        for graph in reversed(self._graphs[: self._graphs.index(culprit.graph)]):
+            if not isinstance(self._runs.get((id(graph), culprit.arithmetic, 0, False)), Exception):
+                break
+            found.insert(0, graph)
+        return found
+
     def blamed(self, culprit: Culprit) -> list[torch.fx.Node]:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
         if culprit.graph.previous is not None:
@@ -144,6 +157,53 @@ class Search:
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
         return first_divergence(upper, lower)
+
+    def relaid(self, actual: Results) -> Culprit | None:
+        """The first pass after which a result, or what is saved for backward, is laid out or typed in another way.
+
+        Only where the compiled program shows it: strides that a pass changes and that are put right again are nobody's.
+        """
+        if not self.backward and restrided(actual, self.reference):
+            for graph in self._graphs:
+                results = self._try(graph, Arithmetic.EAGER)
+                found = restrided(results, self.reference) if results is not None else []
+                if found:
+                    return self._of_pass(graph, found)
+        for before, graph in itertools.pairwise(self._graphs):
+            if self.backward or graph.direction is not Direction.FORWARD or not maybe_resaved(graph, before):
+                continue
+            found = list(resaved(*(self._looks(g) for g in (before, graph))))
+            if found:
+                return self._of_pass(graph, found)
+        return None
+
+    def _of_pass(self, graph: StageGraph, found: list[Difference]) -> Culprit | None:
+        """Decompositions are known to lay results out in other ways than the operator does; a pass has no excuse."""
+        made = Culprit(graph=graph, differences=tuple(found), arithmetic=Arithmetic.EAGER)
+        return made if graph.previous is not None else None
+
+    def _looks(self, graph: StageGraph) -> SavedLooks:
+        looks = SavedLooks(graph)
+        self._execute(graph, None, seen=looks.ran)
+        return looks
+
+    def lost_writes(self, culprit: Culprit) -> tuple[tuple[Reordered, ...], bool]:
+        """The writes of the program that no longer reach a read in AOTAutograd's graph.
+
+        And whether that is because inputs overlap, which they may not have done when it was compiled.
+        """
+        traced = TracedEffects()
+        names = {f"input {i}": n for i, n in enumerate(self.call.names)}
+        actual, expected = (self._run(g, culprit.arithmetic) for g in (culprit.graph, self._top))
+        differing = [i for i, n in names.items() if not _equal(actual, expected, f"{n} after the call")]
+        try:
+            with self._top.opened(traced.ran) as run, torch.no_grad():
+                self.call.run(partial(traced.run, run), None)
+            graph = culprit.graph.changed.graph
+            return tuple(lost_writes(traced, graph, names, differing)), traced.overlapping_inputs
+        except Exception:  # a finding without its statements is better than none
+            log.debug("could not follow the writes", exc_info=True)
+            return (), False
 
     def computing(self, name: str) -> list[torch.fx.Node]:
         """The nodes of the last graph that came from the line which computes a result; all if that is not known."""

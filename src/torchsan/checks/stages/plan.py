@@ -261,7 +261,7 @@ def writes_attributes(graph: torch.fx.Graph) -> bool:
 
 def _maybe_written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     found: set[torch.fx.Node] = set()
-    stack = [written for node in graph.nodes for written in _written(node)]
+    stack = [written for node in graph.nodes for written in written_arguments(node)]
     while stack:
         node = stack.pop()
         if node not in found:
@@ -281,7 +281,7 @@ _PURE_MODULES = ("torch.nn.functional", "torch._C._nn", "torch", "math", "builti
 _BUILTIN = ("builtin_function_or_method", "method_descriptor", "wrapper_descriptor")
 
 
-def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments that a node may write."""
     target: Any = node.target
     if node.op not in ("call_function", "call_method"):

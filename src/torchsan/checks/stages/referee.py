@@ -15,6 +15,7 @@ from torchsan.checks.stages.capture import source_of
 from torchsan.checks.stages.findings import Difference, difference_finding
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import Finding, Severity, Stage
 from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.isolation import obstacle
@@ -41,7 +42,7 @@ class CaptureReferee:
     """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now."""
 
     def __init__(
-        self, calls: int | None, report: Report, skipped: Callable[[str, str], None], explained: Callable[[], int]
+        self, calls: Calls, report: Report, skipped: Callable[[str, str], None], explained: Callable[[], int]
     ) -> None:
         self.calls = calls
         self.report = report
@@ -88,7 +89,7 @@ class FunctionWatch:
         self._looking, self._calling = looked - start, time.perf_counter() - looked
         if self._done:
             self.idle = 1 << 62
-        elif self._count > _ALWAYS and self._referee.calls is not None:
+        elif self._count > _ALWAYS and isinstance(self._referee.calls, int):
             self.idle = min(int(self._looking / (_SHARE * self._calling + 1e-9)), 4096)
             self._count += self.idle
         return result
@@ -102,7 +103,7 @@ class FunctionWatch:
             look = 0
         new = look not in self._seen and len(self._seen) < _MOST_KINDS
         self._seen.add(look)
-        return calls is None or new or number < calls or (number >= 16 and number & (number - 1) == 0)
+        return new or selects_call(calls, number) or (number >= 16 and number & (number - 1) == 0)
 
     def _skip(self, reason: str, *, done: bool = True) -> None:
         self._done = self._done or done

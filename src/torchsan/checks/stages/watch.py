@@ -6,20 +6,24 @@ import itertools
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
+from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
+from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
+from torchsan.options import Calls, selects_call
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
@@ -39,12 +43,13 @@ class StagesWatch:
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
     else looks at the compiled code itself, `blamed` whether that has found an error in it, `noted` whether it has noted
     a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
+    `launches` are reads and writes that changed places in the generated program.
     """
 
     def __init__(
         self,
         stages: CompileStages,
-        calls: int | None,
+        calls: Calls,
         *,
         refs: Mapping[Direction, GraphRef],
         report: Callable[[Finding, Build], None],
@@ -54,6 +59,7 @@ class StagesWatch:
         blamed: Callable[[], bool],
         kernel_of: Callable[[GraphRef | None, str], str | None],
         noted: Callable[[GraphRef | None], bool],
+        launches: Mapping[Direction, tuple[Reordered, ...]],
         unchecked: Callable[[str], None],
     ) -> None:
         self._stages = stages
@@ -65,15 +71,19 @@ class StagesWatch:
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
         self._kernel_of = kernel_of
-        self._noted = noted
+        self._flip_noted = noted
+        self._launches = launches
+        self._order = EffectOrder(stages)
         self._unchecked = unchecked
         self._users_kernels = launches_users_kernels(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
+        self._raw_names = [f"input {n.name}" for n in graph.nodes if n.op == "placeholder"]
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self._reported: set[tuple[Stage, str | None]] = set()
+        self._noted: set[tuple[Stage, str | None]] = set()
         self._wrong = False
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
@@ -92,7 +102,7 @@ class StagesWatch:
         try:
             with outside_modes():
                 with torch.no_grad():
-                    self._judge(search.call.results(outputs, args), search)
+                    self._judge(search.call.results(outputs, args), search, last=backward is None)
                 if backward is not None and not self._wrong:
                     backward.follow(outputs, args, compiled, partial(self._gradients, search.call))
         except FindingsError:
@@ -116,7 +126,7 @@ class StagesWatch:
             else:
                 self._later = True
             total = sum(self._seen.values())
-        return self._calls is None or count == 0 or total <= self._calls
+        return count == 0 or selects_call(self._calls, total - 1)
 
     def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
@@ -140,22 +150,40 @@ class StagesWatch:
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
         if not self._wrong:
-            self._judge(actual, Search(self._stages, call, cotangents, self.skipped))
+            self._judge(actual, Search(self._stages, call, cotangents, self.skipped), last=True)
 
-    def _judge(self, actual: Results, search: Search) -> None:
+    def _judge(self, actual: Results, search: Search, *, last: bool) -> None:
+        """Judge the results of a call, or its gradients; `last` if nothing more of the call is to be judged."""
         random = search.reference.draws > 0
         direction = Direction.BACKWARD if search.backward else Direction.FORWARD
         self._checked(direction, list(actual.tensors))
         # Half precision hides what a graph does wrong in its last bits; float64 shows it.
-        if not random and same(actual, search.reference) and not _coarse(actual, search.reference):
-            return
-        culprit = search.culprit()
-        if culprit is not None:
-            self._blame(culprit, search)
-        elif not random:
-            self._judge_compiled(actual, search, direction)
-        elif not self._stages.parts:
-            self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
+        if random or not same(actual, search.reference) or _coarse(actual, search.reference):
+            culprit = search.culprit()
+            if culprit is not None:
+                self._blame(culprit, search)
+            elif not random:
+                self._judge_compiled(actual, search, direction)
+            elif not self._stages.parts:
+                self.skipped("it draws random numbers, and the backend keeps no graphs to compare")
+        if not self._reported:
+            relaid = search.relaid(actual)
+            if relaid is not None:
+                self._blame(relaid, search)
+        if last and not self._reported:
+            self._note_order(search, direction)
+
+    def _note_order(self, search: Search, direction: Direction) -> None:
+        """A change of places that these numbers do not show is said, and no more than that."""
+        steps = [(s.stage, s.label, found) for s, found in self._order().items()]
+        steps += [(Stage.KERNEL, None, found) for d, found in self._launches.items() if found and d is direction]
+        for stage, label, found in steps:
+            fields: dict[str, Any] = {"stage": stage, "pass_": label, "graph": self._ref(direction)}
+            what = f"the pass {label}" if label else f"{stage}"
+            if (stage, label) not in self._noted:
+                self._noted.add((stage, label))
+                finding = replace(unconfirmed(what, self._in_words(found), **fields), call=search.call.number)
+                self._report(finding, partial(exhibit_of_call, self._stages, search, None))
 
     def _judge_compiled(self, actual: Results, search: Search, direction: Direction) -> None:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
@@ -178,9 +206,9 @@ class StagesWatch:
             what = f"what {self._stages.backend} returned does not compute what the graphs do"
             about = search.computing(differences[0].name)
             fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
-            self._found(
-                Stage.KERNEL, None, search, lambda: difference_finding(what, differences, about=about, **fields)
-            )
+            make = partial(difference_finding, what, differences, about=about, **fields)
+            moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
+            self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
         elif self._note_flip(actual, names, search, direction):
             pass
         elif not self._kernels_elsewhere:
@@ -192,7 +220,7 @@ class StagesWatch:
         apart = [(n, _jumped(a, e)) for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape]
         ref = self._ref(direction)
         apart = [(n, where) for n, where in apart if bool(where.any())]
-        if not apart or self._noted(ref):
+        if not apart or self._flip_noted(ref):
             return False
         name, where = apart[0]
         flip = search.flip(where)
@@ -204,18 +232,46 @@ class StagesWatch:
         return True
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
+        # A graph that cannot be run shows what it did only in the next one; if it changed places, it is to blame.
+        earlier = [g for g in search.not_run_before(culprit) if g.changed in self._order()]
+        culprit = replace(culprit, graph=earlier[0]) if earlier else culprit
         graph = culprit.graph
         make = partial(stage_finding, graph, culprit.differences, self._ref(graph.direction))
-        self._found(graph.stage, graph.changed.label, search, lambda: make(search.blamed(culprit)))
+        self._found(graph.stage, graph.changed.label, search, lambda: self._named(culprit, search, make))
+
+    def _named(self, culprit: Culprit, search: Search, make: Callable[[list[torch.fx.Node]], Finding]) -> Finding:
+        """The finding for a wrong step: the statements that changed places in it, if that is what it did."""
+        found = make(search.blamed(culprit))
+        if culprit.differences[0].kind is Kind.PRECISION_LOSS:
+            return found
+        moved, reused = self._order().get(culprit.graph.changed, ()), False
+        if not moved and culprit.graph.previous is None and not search.backward:
+            moved, reused = search.lost_writes(culprit)
+        if not moved:
+            return found
+        named = order_finding(found, self._in_words(moved))
+        # Inputs that did not overlap when it was compiled: no step changed any order, the graph is not for this call.
+        return replace(named, kind=found.kind) if reused else named
 
     def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
+            finding = replace(make(), call=search.call.number)
             self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
-            finding = replace(make(), call=search.call.number)
             self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
+
+    def _in_words(self, moved: Iterable[Reordered]) -> list[Reordered]:
+        """The same, with inputs called as the user knows them, where AOTAutograd's are those of Dynamo's graph."""
+        names: dict[str, str] = {}
+        for part in self._stages.parts:
+            for trail in (part.whole, part.forward):
+                inputs = [n.name for s in trail.snapshots[-1:] for n in s.graph.nodes if n.op == "placeholder"]
+                if part.training or len(inputs) == len(self._names):
+                    names |= {f"input {n}": own for n, own in zip(inputs, self._names, strict=False)}
+        names |= dict(zip(self._raw_names, self._names, strict=True))
+        return [replace(r, storage=names.get(r.storage, r.storage)) for r in moved]
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -72,8 +73,13 @@ class ValuesWatch(CallWatch):
         report: Callable[[CompiledProgram, Finding, Build], None],
         *,
         probes: bool,
+        only: frozenset[int] | None = None,
+        looked: Callable[[float], None] | None = None,
+        max_memory: int | None = None,
     ) -> None:
-        """`probes` asks for launches on other data as well."""
+        """`probes` asks for launches on other data as well. `only` these launches are looked at, if it is given, and
+        those that they need; `looked` is told how long that took. `max_memory` bounds what a launch takes for copies.
+        """
         self._writer = writer
         self._program = program
         self._plans = plans
@@ -82,11 +88,16 @@ class ValuesWatch(CallWatch):
         self._repetition = Repetition()
         self._again: Callable[..., Any] | None = None
         self._probes = probes
+        self._only = None if only is None else _with_sources(only, plans)
+        self._looked = looked
+        self._max_memory = max_memory
+        self._seconds = 0.0
         self._kept: dict[str, _Start] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
+        self._too_large = False
 
     def enter(self, function: str, inputs: Values) -> None:
         self._note_layouts(inputs, inputs)
@@ -103,10 +114,17 @@ class ValuesWatch(CallWatch):
             if isinstance(value, torch.Tensor) and name not in written
         }
 
+    def _plan(self, launch: Launch) -> LaunchPlan | None:
+        if self._only is not None and launch.nth not in self._only:
+            return None
+        return self._plans.get(launch.nth)
+
     def before(self, function: str, launch: Launch, values: Values) -> None:
-        plan = self._plans.get(launch.nth)
+        start = time.perf_counter()
+        plan = self._plan(launch)
         self._before = {}
-        if plan is None:
+        self._too_large = plan is not None and self._max_memory is not None and _needed(values) > self._max_memory
+        if plan is None or self._too_large:
             return
         overwritten = set(launch.writes)
         with undisturbed():
@@ -114,14 +132,17 @@ class ValuesWatch(CallWatch):
             for name in plan.known:
                 if name in overwritten and isinstance(values[name], torch.Tensor):
                     self._before[name] = _copy(values[name])
+        self._seconds += time.perf_counter() - start
 
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
         self._again = again
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
-        plan = self._plans.get(launch.nth)
+        began = time.perf_counter()
+        plan = self._plan(launch)
         again, self._again = self._again, None
-        if plan is None:
+        if plan is None or self._too_large:
+            self._pass_over(launch, values)
             return
         start = self._start(plan, values)
         with undisturbed():
@@ -135,6 +156,17 @@ class ValuesWatch(CallWatch):
         self._note_layouts(launch.writes, values)
         unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
         self._note_layouts(unpacked, unpacked)
+        self._seconds += time.perf_counter() - began
+
+    def _pass_over(self, launch: Launch, values: Values) -> None:
+        """Of a launch that is not looked at, those after it need the layouts."""
+        plan = self._plans.get(launch.nth)
+        if plan is None:
+            return
+        self._note_layouts(launch.writes, values)
+        if self._too_large:
+            for target in plan.targets:
+                self._skip(target.buffer, "its check needs more memory for copies than --max-memory allows")
 
     def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
@@ -201,6 +233,8 @@ class ValuesWatch(CallWatch):
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
+        if self._looked is not None:
+            self._looked(self._seconds)
         self._writer.checked(ref.id, ref.direction, sorted(self._checked))
 
     def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
@@ -297,6 +331,27 @@ class ValuesWatch(CallWatch):
 
     def _skip(self, buffer: str, reason: str) -> None:
         self._writer.skipped(f"{buffer} of graph {self._program.record.label}", reason)
+
+
+_COPIES = 4
+"""What a check takes beside the values themselves: copies, eager's results, and the same in float64."""
+
+
+def _needed(values: Values) -> int:
+    return _COPIES * sum(v.numel() * v.element_size() for v in values.values() if isinstance(v, torch.Tensor))
+
+
+def _with_sources(only: frozenset[int], plans: Mapping[int, LaunchPlan]) -> frozenset[int]:
+    """The launches, and those that leave variables without a node for them."""
+    keepers = {name: nth for nth, plan in plans.items() for name in plan.keep}
+    found, stack = set(only), list(only)
+    while stack:
+        for name in plans[stack.pop()].inner:
+            source = keepers.get(name)
+            if source is not None and source not in found:
+                found.add(source)
+                stack.append(source)
+    return frozenset(found)
 
 
 def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:

@@ -1,0 +1,105 @@
+"""What the kernel referee finds, and how long it takes.
+
+The wrong kernels of `tests/kernels` (transcription errors, races, memory, cheats), each refereed with only the kernel,
+its reference and one example, beside `torch.allclose` on that example, and `torch.library.opcheck` with the kernel as
+an operator whose fake is the reference. Then the seconds for kernels of 10^4 elements, with at least 24 inputs each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.row import Kind, Record, Row, Skipped
+from benchmarks.timing import timed
+from torchsan.kernels.check import check_kernel
+from torchsan.kernels.contain import Channel, Child, Gone
+
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 1
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def measure(quick: bool) -> Iterator[Record]:
+    """Referee the corpora, then time three kernels."""
+    from tests.kernels import right_torch, right_triton, wrong_torch, wrong_triton
+
+    wrong = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples, *wrong_torch.CHEATS.samples]
+    wrong = wrong[::8] if quick else wrong
+    found = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in wrong)
+    for peer, finds in (("`allclose` on one shape", _allclose), ("`opcheck`", _opcheck)):
+        theirs = sum(not _alone(finds, s) for s in wrong)
+        what = f"wrong kernels found, of {len(wrong)}"
+        yield Row(what=what, kind=Kind.MORE, unit="kernels", ours=found, peer=peer, theirs=theirs, goal=len(wrong))
+    right = [*right_triton.RIGHT.samples, *right_torch.RIGHT.samples][:: 8 if quick else 1]
+    false = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in right)
+    what = f"right kernels called wrong, of {len(right)}"
+    yield Row(what=what, kind=Kind.LESS, unit="kernels", ours=false, goal=0)
+    samples = {s.name: s for s in right_triton.RIGHT.samples}
+    sizes: dict[str, tuple[Any, ...]] = {
+        "vector_add": (torch.randn(10_000), torch.randn(10_000)),
+        "softmax": (torch.randn(50, 200),),
+        "layer_norm": (torch.randn(50, 200), torch.randn(200), torch.randn(200), 1e-5),
+    }
+    for name, example in sizes.items():
+        sample, goal = samples[name], 5 if name == "vector_add" else 15
+        seconds = timed(lambda s=sample, e=example: check_kernel(s.kernel, s.reference, e))  # type: ignore[misc]  # bound now
+        yield Row(what=f"Triton `{name}` of 10^4 elements", kind=Kind.LESS, unit="s", ours=seconds, goal=goal)
+    yield Skipped(what="the sanitizer of triton-viz", why="it needs packages beside Triton that were not at hand")
+
+
+def _alone(finds: Callable[[Any], bool], sample: Any) -> bool:
+    """Whether a peer calls a kernel right, in a process of its own: cheats change what they are judged with."""
+
+    def work(channel: Channel) -> None:
+        torch.set_num_threads(1)
+        with ExitStack() as stack:
+            if "triton" in sys.modules:
+                from torchsan.torch_internals.triton_interpreter import interpreting
+
+                stack.enter_context(interpreting())
+            channel.send({"right": finds(sample)})
+
+    with Child(work, memory=4 << 30) as child:
+        try:
+            return bool(child.answer(seconds=60)[0]["right"])
+        except Gone:
+            return False
+
+
+def _allclose(sample: Any) -> bool:
+    example = sample.make()
+    expected = sample.reference(*sample.make())
+    actual = sample.kernel(*example)
+    try:
+        return all(
+            torch.allclose(a, b, equal_nan=True) for a, b in zip(_tensors(actual), _tensors(expected), strict=True)
+        )
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _opcheck(sample: Any) -> bool:
+    example = sample.make()
+    kinds = {torch.Tensor: "Tensor", float: "float", int: "int"}
+    arguments = ", ".join(f"{kinds[type(a)]} a{i}" for i, a in enumerate(example))
+    results = "Tensor" if isinstance(sample.reference(*sample.make()), torch.Tensor) else "(Tensor, Tensor)"
+    library: Any = torch.library.Library("torchsan_benchmark", "DEF")  # type: ignore[no-untyped-call]  # torch's own
+    library.define(f"op({arguments}) -> {results}")
+    library.impl("op", sample.kernel, "CPU")
+    torch.library.register_fake("torchsan_benchmark::op", sample.reference, lib=library)
+    try:
+        torch.library.opcheck(torch.ops.torchsan_benchmark.op.default, example)
+    except Exception:  # noqa: BLE001  # that is how it says so
+        return False
+    return True
