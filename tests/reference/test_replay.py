@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -96,3 +97,27 @@ def test_other_known_values_take_the_place_of_some() -> None:
     x, result = graph((aten.mul.Tensor, [0], 2))
     other = replayer({x: torch.ones(4)}).instead({x: torch.full((4,), 3.0)})
     assert other.run(result, Arithmetic.EAGER).tolist() == [6.0] * 4
+
+
+def test_two_products_that_inductor_adds_up_in_one_are_computed_one_by_one() -> None:
+    from torch._inductor.fx_passes.post_grad import mm_plus_mm
+
+    # As the graph has it: a function of Inductor's, which takes no tensors, with what it matched bound to it.
+    matched: Any = None
+    target = functools.wraps(mm_plus_mm)(functools.partial(mm_plus_mm, matched))
+    fx = torch.fx.Graph()
+    x = fx.placeholder("x")
+    result = fx.call_function(target, (), {f"mat{i}": x for i in (1, 2, 3, 4)})
+    value = torch.randn(5, 5)
+    run = replayer({x: value}).run
+    assert torch.equal(run(result, Arithmetic.EAGER), value @ value + value @ value)
+    assert run(result, Arithmetic.EXACT).dtype is torch.float64
+    assert not torch.equal(run(result, Arithmetic.NUDGED, seed=1), run(result, Arithmetic.NUDGED, seed=2))
+
+
+def test_another_function_of_inductors_is_not_guessed() -> None:
+    from torch._inductor.fx_passes.post_grad import is_valid_mm_plus_mm
+
+    x, result = graph((is_valid_mm_plus_mm, [0]))
+    with pytest.raises(Unavailable, match="is_valid_mm_plus_mm is a function of Inductor's"):
+        replayer({x: torch.ones(4)}).run(result, Arithmetic.EAGER)

@@ -265,11 +265,25 @@ class _Values:
         if target is operator.getitem or not hasattr(target, "_schema"):
             if is_higher_order(target):
                 raise Unavailable(f"{target} has subgraphs; they are checked on their own")
+            if str(getattr(target, "__module__", "")).startswith("torch._inductor"):
+                return self._lowered(target.__name__, kwargs)
             return target(*args, **kwargs)
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
         return self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
+
+    def _lowered(self, name: str, given: Mapping[str, Any]) -> Any:
+        """What one of Inductor's own functions for several operators gives, which takes no tensors itself."""
+        if name != "mm_plus_mm":
+            raise Unavailable(f"{name} is a function of Inductor's, whose meaning is not known here")
+        aten = torch.ops.aten
+        pairs = (("mat1", "mat2"), ("mat3", "mat4"))
+        products = [self._aten(aten.mm.default, tuple(given[n] for n in names)) for names in pairs]
+        return self._aten(aten.add.Tensor, tuple(products))
+
+    def _aten(self, target: Any, args: tuple[Any, ...]) -> Any:
+        return self._operators.call(target, args, {}, lambda: (args, {}))
 
     def _value_or_stand_in(self, node: torch.fx.Node) -> Any:
         """A node's value; if that is not known, a tensor with its metadata, for an operator that needs no more."""
