@@ -5,9 +5,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Two workers, and one thread each: compiled tests are many small programs. A worker that dies ends the run: xdist
 # would start another, and may then wait for ever for tests that the dead one was to run.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest $(WORKERS)
+# Real bugs, planted faults, healthy programs, the grammar of wrappers and the table of seams.
+SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
+	tests/programs/test_memory.py tests/programs/test_drift.py
 
-.PHONY: help demo test test-all test-triton coverage lint house bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors,triton]'
 	@touch $@
 
-demo: $(STAMP)  ## look inside a compiled model
-	@$(BIN)/python examples/demo.py
+demo: $(STAMP)  ## look inside a compiled model; with another PyTorch: TORCH=2.15.0
+	@python=$(if $(TORCH),$$($(BIN)/python -m tools.torch_env $(TORCH)),$(BIN)/python) && $$python examples/demo.py
 
 test: $(STAMP)  ## the tests, except the long ones
 	@echo "== running the tests"
@@ -34,6 +38,21 @@ test-all: $(STAMP)  ## all tests, also those marked slow
 		|| echo "== no browser, so its tests are skipped: install Chromium, or set TORCHSAN_CHROMIUM to the path of one"
 	@echo "== running all tests"
 	@$(PYTEST) -m ""
+
+# TORCH is a release of PyTorch; P=tests/planted runs a part. tools/torch_env.py says what an environment has of its own.
+test-torch: $(STAMP)  ## the tests with another PyTorch: TORCH=2.15.0
+	@test -n "$(TORCH)" || { echo "which PyTorch? make test-torch TORCH=2.15.0"; exit 2; }
+	@python=$$($(BIN)/python -m tools.torch_env $(TORCH)) && echo "== running the tests with PyTorch $(TORCH)" \
+		&& $$python -m pytest $(WORKERS) $(P)
+
+smoke: $(STAMP)  ## a few minutes of tests with the newest PyTorch that is supported
+	@$(MAKE) --no-print-directory test-torch P="$(SMOKE)" \
+		TORCH=$$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(MATRIX[-1])')
+
+test-matrix: $(STAMP)  ## the tests with each PyTorch that is supported
+	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
+		$(MAKE) --no-print-directory test-torch TORCH=$$torch || failed="$$failed $$torch"; \
+	done; test -z "$$failed" || { echo "== failed with PyTorch$$failed"; exit 1; }
 
 # What PyTorch pins, or another release, which comes before it on the path: `make test-triton TRITON=3.9.0`.
 TRITON ?= 3.7.1
@@ -68,8 +87,12 @@ bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four 
 release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
 	@$(BIN)/python tools/release_check.py
 
+goldens: $(STAMP)  ## the programs that each PyTorch generates, into tests/data/wrappers
+	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
+		python=$$($(BIN)/python -m tools.torch_env $$torch) && $$python -m tools.golden_wrappers || exit 1; done
+
 docs: $(STAMP)  ## the documentation, into docs/_build
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build && echo "== open docs/_build/index.html"
 
 clean:  ## remove what the above made
-	rm -rf .venv dist docs/_build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs dist docs/_build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

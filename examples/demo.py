@@ -1,5 +1,6 @@
 """What `make demo` runs: torchsan on `examples/model.py`, and what to type next."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,11 +8,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model.py"
+COMMAND = os.path.relpath(Path(sys.executable).with_name("torchsan"))
 
 
 def main() -> int:
     command = ["torchsan", "run", "examples/model.py"]
-    print(f"$ {' '.join(command)}   (a real miscompile of PyTorch 2.13; takes some seconds)\n", flush=True)
+    print(f"$ {' '.join(command)}   (a real miscompile of PyTorch; takes some seconds)\n", flush=True)
     out = f"torchsan-runs/demo-{time.strftime('%Y-%m-%d-%H%M%S')}"
     run = [sys.executable, "-m", "torchsan", "run", "--out", out, str(MODEL)]
     status = subprocess.run(run, cwd=HERE.parent, check=False).returncode
@@ -20,11 +22,11 @@ def main() -> int:
         return 0 if status == 0 else status
     print(
         f"\nThe wrong kernel by itself, as a script for a bug report (takes a minute):\n"
-        f"  .venv/bin/torchsan repro {out}\n"
+        f"  {COMMAND} repro {out}\n"
         "\nNow your own program:\n"
-        "  .venv/bin/torchsan run your_script.py            every check\n"
-        "  .venv/bin/torchsan run --watch print your_script.py   what every kernel reads and writes\n"
-        "  .venv/bin/torchsan doctor                        what works on this machine"
+        f"  {COMMAND} run your_script.py            every check\n"
+        f"  {COMMAND} run --watch print your_script.py   what every kernel reads and writes\n"
+        f"  {COMMAND} doctor                        what works on this machine"
     )
     return 0
 

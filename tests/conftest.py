@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.machine import prepare
+from tests.machine import is_fixed, prepare
 
 # A shell that starts the tests in the background, or nohup, ignores these for them and for all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,7 +36,10 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests more time."""
+    """Give slow tests more time, and leave out those that show a bug which this PyTorch no longer has."""
     for item in items:
+        for marker in item.iter_markers("fixed_in"):
+            if is_fixed(marker.args[0]):
+                item.add_marker(pytest.mark.skip(reason=f"PyTorch {marker.args[0]} fixed it"))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SLOW_LIMIT))

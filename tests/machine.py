@@ -1,18 +1,15 @@
-"""What this machine cannot do, found out before the tests run."""
+"""What this machine and its PyTorch can and cannot do, found out before the tests run."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
+import re
 from pathlib import Path
 
-REMEDY = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
-"""Keeps oneDNN from the AMX instructions."""
-
-_MATMUL = "import torch; t = torch.ones(64, 64, dtype=torch.bfloat16); t @ t"
+from torchsan.cli.doctor import matmul_dies
+from torchsan.report.verdict import WITHOUT_AMX
+from torchsan.torch_internals.seams import torch_version
+from torchsan.torch_internals.tried import SWITCH
 
 
 def advertises_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -23,17 +20,17 @@ def advertises_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         return False
 
 
-def matmul_dies(command: Sequence[str] = (sys.executable, "-c", _MATMUL)) -> bool:
-    """Whether a bfloat16 matmul of plain PyTorch ends its process with SIGILL: some virtual machines advertise
-    instructions that they do not run."""
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=120)
-    return done.returncode == -signal.SIGILL
+def is_fixed(since: str) -> bool:
+    """Whether the PyTorch that is here is `since` or newer: a bug that was fixed in that version is not in it."""
+    here, there = (tuple(map(int, re.findall(r"\d+", version)[:2])) for version in (torch_version() or "0", since))
+    return here >= there
 
 
 def prepare() -> str | None:
     """Set what the tests, and all that they start, need on this machine. Return a line that says so, or None."""
-    if REMEDY.keys() & os.environ.keys() or not advertises_amx() or not matmul_dies():
+    os.environ.setdefault(SWITCH, "off")  # Or else the first program of a new PyTorch would be slowed down by it.
+    if WITHOUT_AMX.keys() & os.environ.keys() or not advertises_amx() or not matmul_dies():
         return None
-    os.environ.update(REMEDY)
-    settings = " ".join(f"{name}={value}" for name, value in REMEDY.items())
+    os.environ.update(WITHOUT_AMX)
+    settings = " ".join(f"{name}={value}" for name, value in WITHOUT_AMX.items())
     return f"AMX is advertised here and does not run (SIGILL): testing with {settings}"

@@ -33,6 +33,7 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
     With another `cpu_backend`, only what asks for Triton itself is compiled to it.
     """
     import torch._inductor.config as config
+    from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     with ExitStack() as stack:
@@ -46,6 +47,10 @@ def enabled(cpu_backend: str = "triton") -> Iterator[None]:
         triton.knobs.runtime.interpret = False  # What `@triton.jit` reads; setting it sets the variable as well.
         os.environ["TRITON_INTERPRET"] = "1"  # What Inductor reads.
         enter(patch.object(CachingAutotuner, "run", _run))
+        options = getattr(triton_helpers, "get_backend_options_for_target", None)
+        if options is not None:  # Since 2.15 Inductor asks for those of its own device, which Triton does not know.
+            gpu = Driver().get_current_target()
+            enter(patch.object(triton_helpers, "get_backend_options_for_target", lambda target: options(gpu)))
         # In this process and not from a cache: neither a worker nor an artifact knows of the above.
         enter(config.patch(cpu_backend=cpu_backend, compile_threads=1, fx_graph_cache=False))
         yield
@@ -65,15 +70,13 @@ def templates() -> Iterator[None]:
         "make_benchmark_fn": classmethod(lambda cls, choices, *a, **k: lambda *_, **__: times(choices)),
         "make_precompile_fn": lambda self, *a, **k: lambda: None,
     }
-    settings = {
-        "max_autotune_gemm": True,
-        "max_autotune_gemm_backends": "TRITON,ATEN",
-        "benchmark_epilogue_fusion": False,
-    }
+    names = ("benchmark_template_fusion", "benchmark_epilogue_fusion")  # Now, and before 2.15.
+    timing = next(name for name in names if hasattr(config, name))
+    settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON,ATEN", timing: False}
     with ExitStack() as stack:
         for name, function in changes.items():
             stack.enter_context(patch.object(AlgorithmSelectorCache, name, function))
-        stack.enter_context(config.patch({**settings, "benchmark_epilogue_fusion": False}))
+        stack.enter_context(config.patch(settings))
         yield
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -179,15 +180,23 @@ class Session:
         from torchsan.checks.collector import raise_error
         from torchsan.recording import current_rank
         from torchsan.torch_internals import check_version
+        from torchsan.torch_internals.seams import called
+        from torchsan.torch_internals.tried import failures_here
         from torchsan.watch import Programs, attach, watching
+        from torchsan.watch.observer import not_checked
         from torchsan.watch.operators import OperatorObserver
         from torchsan.watch.replicas import observe_replicas
 
         caveat = check_version()
         if caveat is not None:
             recorder.skipped("PyTorch", caveat)
-        checks = observers(self.options, recorder, raise_error if self.options.fail_fast else None)
-        self.observers = (*stack.enter_context(watching(recorder, self.options, checks)), *self._last)
+        failing = failures_here() if self.options.check else {}
+        for check in self.options.check:
+            if check in failing:
+                not_checked(recorder, called(check), failing[check])
+        options = replace(self.options, check=tuple(c for c in self.options.check if c not in failing))
+        checks = observers(options, recorder, raise_error if options.fail_fast else None)
+        self.observers = (*stack.enter_context(watching(recorder, options, checks)), *self._last)
         if self._scope is Scope.COMPILES:
             self._programs = Programs(recorder, self.observers)
             stack.callback(self._programs.detach)

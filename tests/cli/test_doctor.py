@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import argparse
 import importlib
+import sys
 
 import pytest
+import torch  # noqa: F401  # before anything stands in the place of what it is imported with
 
 from tests.cli.conftest import Run
 from torchsan.cli import doctor
+from torchsan.torch_internals.tried import Tried
 
 
 def test_a_machine_that_has_everything_is_well(cli: Run) -> None:
@@ -59,3 +63,44 @@ def test_a_check_that_this_pytorch_does_not_allow_is_named_with_what_it_lacks(mo
     (stages,) = [one for one in doctor._seams() if one.remedy is not None]
     assert stages.what == "stages check"
     assert "has no torch._inductor.fx_passes.joint_graph.replace_random_passes" in str(stages.remedy)
+
+
+@pytest.mark.parametrize(("name", "dies"), [("SIGILL", True), ("SIGSEGV", False), ("SIGCONT", False)])
+def test_only_an_illegal_instruction_counts(name: str, dies: bool) -> None:
+    code = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    assert doctor.matmul_dies([sys.executable, "-c", code]) is dies
+
+
+def test_a_machine_whose_matmul_dies_is_told_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "matmul_dies", lambda: True)
+    (examined,) = doctor._matmul()
+    assert "SIGILL" in examined.found
+    assert "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in str(examined.remedy)
+
+
+@pytest.mark.parametrize(
+    ("tried", "status", "said"),
+    [
+        (None, 0, "not tried with this PyTorch"),
+        (Tried(unfinished=1), 0, "torchsan doctor --canary"),
+        (Tried(), 0, "canary values   finds its planted fault, and nothing in the clean twin"),
+        (Tried(failures={"memory": "it misses"}), 4, "it misses. It is off, and runs that ask for it are incomplete"),
+    ],
+)
+def test_what_came_of_trying_the_checks_is_said(
+    tried: Tried | None,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: iter(()))
+    monkeypatch.setattr(doctor, "last_try", lambda: tried)
+    assert doctor.run(argparse.Namespace(canary=False)) == status
+    assert said in " ".join(capsys.readouterr().out.split("\n"))
+
+
+def test_the_canary_is_tried_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: iter(()))
+    monkeypatch.setattr(doctor, "try_checks", lambda: Tried(failures={"values": "it misses"}))
+    assert doctor.run(argparse.Namespace(canary=True)) == 4

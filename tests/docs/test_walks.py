@@ -21,7 +21,7 @@ _NEXT_PYTORCH = """
 import importlib.metadata
 
 def version(name, real=importlib.metadata.version):
-    return "2.14.0" if name == "torch" else real(name)
+    return "2.16.0" if name == "torch" else real(name)
 
 importlib.metadata.version = version
 import torch._inductor.compile_fx

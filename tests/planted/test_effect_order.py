@@ -82,7 +82,8 @@ def custom_on_copy(x: torch.Tensor) -> torch.Tensor:
 
 def saved(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     h = x.exp()
-    return h.index_put((i,), v).sum()
+    k = h.sum()
+    return k + h.index_put((i,), v).sum()
 
 
 def sum_then_write(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -347,7 +348,7 @@ FAULTS = [
         args=indexed,
         config={POST: forward_only(in_place(aten.index_put.default, aten.index_put_.default))},
         ops={"aten.exp.default", "aten.index_put_.default"},
-        codes={"h = x.exp()", "return h.index_put((i,), v).sum()"},
+        codes={"h = x.exp()", "return k + h.index_put((i,), v).sum()"},
         training=True,
     ),
     Fault(

@@ -7,7 +7,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Severity
+from torchsan.records import Severity, Skipped
 from torchsan.records.suppression import Suppression
 from torchsan.report import verdict
 from torchsan.report.verdict import idle_suppressions
@@ -36,6 +36,28 @@ def outcome(
     result = verdict(Reader(writer.path))
     assert bool(result.reasons) == (result.status == "incomplete" or bool(program and program.status))
     return result.status, result.exit
+
+
+def test_a_program_whose_graphs_run_where_nobody_sees_it_is_not_clean(tmp_path: Path) -> None:
+    assert outcome(tmp_path, Program(exit=0), event=("started", {})) == ("incomplete", 4)
+
+
+def test_a_program_that_died_of_an_illegal_instruction_is_told_the_remedy(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.close()
+    finalize(writer.path, Program(signal=4))
+    (reason, *_) = verdict(Reader(writer.path)).reasons
+    assert reason.startswith("the program died of SIGILL, an instruction that this processor does not run")
+    assert reason.endswith("set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+
+
+def test_what_turned_out_not_to_have_been_checked_is_recorded_at_the_end(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.close()
+    finalize(writer.path, Program(exit=0), [Skipped(what="the values check", reason="it misses")])
+    recording = Reader(writer.path)
+    assert [(s.what, s.reason) for s in recording.coverage().skipped] == [("the values check", "it misses")]
+    assert "the values check: it misses" in verdict(recording).reasons
 
 
 OK, FAILED, CRASHED = Program(exit=0), Program(exit=7), Program(signal=11)

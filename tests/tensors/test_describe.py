@@ -47,6 +47,17 @@ def test_a_fake_tensor_is_told_from_a_dense_one() -> None:
     assert describe(fake).kind == "fake"
 
 
+class ClaimsCpu(torch.Tensor):
+    """What fake tensors made in C++ are like: of a class that says nothing, and on meta whatever they claim."""
+
+    device = property(lambda self: torch.device("cpu"))
+
+
+def test_a_fake_tensor_without_a_class_of_its_own_is_told_by_its_storage() -> None:
+    assert describe(torch.empty(2, 3, device="meta").as_subclass(ClaimsCpu)).kind == "fake"
+    assert describe(torch.empty(2, 3).as_subclass(ClaimsCpu)).kind == "dense"
+
+
 def test_a_symbolic_size_is_none_and_adds_no_guard() -> None:
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)

@@ -9,27 +9,32 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsan._version import __version__
+from torchsan.canary import PLANTED, try_checks
 from torchsan.cli.run import find_compiler
 from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
+from torchsan.report.verdict import WITHOUT_AMX
 from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, torch_version
+from torchsan.torch_internals.tried import Tried, last_try
 
 _LOW_DISK = 2 * 2**30
 _TRITON = ("3", "7")
 """The release of Triton that tests run: the one that PyTorch 2.13 asks for."""
+_MATMUL = "import torch; t = torch.ones(64, 64, dtype=torch.bfloat16); t @ t"
 _PROGRAM = """
 #include <omp.h>
 #include <cmath>
@@ -62,14 +67,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what works on this machine",
         description="Look at torch, compiler, devices and caches. Exit status 1 if something needed is missing.",
     )
+    parser.add_argument(
+        "--canary",
+        action="store_true",
+        help="try every check on a planted fault and on its clean twin; status 4 if one does not work",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found and return 0 if everything that is needed works, else 1."""
+    """Print what was found. Return 1 if something that is needed is missing, 4 if a check was tried and fails, or 0."""
     examined = list(examine())
+    broken = any(one.needed and one.remedy for one in examined)
+    tried = None if broken else try_checks() if args.canary else last_try()
+    if not broken:
+        examined += _canary(tried)
     print_lines((line for one in examined for line in _lines(one)), sys.stdout)
-    return 1 if any(one.needed and one.remedy for one in examined) else 0
+    return 1 if broken else 4 if tried is not None and tried.failures else 0
 
 
 def _lines(one: Examined) -> Iterator[Line]:
@@ -86,6 +100,7 @@ def examine() -> Iterator[Examined]:
     yield _torch()
     yield from _seams()
     yield from _devices()
+    yield from _matmul()
     yield _compiler()
     yield _cache()
     yield _disk()
@@ -122,6 +137,43 @@ def _seams() -> Iterator[Examined]:
         yield Examined(
             what=called(user).removeprefix("the "), found="does not work here" if reasons else found, remedy=remedy
         )
+
+
+def _canary(tried: Tried | None) -> Iterator[Examined]:
+    """What came of trying the checks."""
+    if tried is None or tried.unfinished:
+        found = "not tried with this PyTorch on this processor whether each check finds what it should"
+        yield Examined(what="canary", found=found, remedy="torchsan doctor --canary (half a minute)")
+        return
+    for check in PLANTED:
+        reason = tried.failures.get(check)
+        found = "finds its planted fault, and nothing in the clean twin" if reason is None else "does not work here"
+        remedy = None if reason is None else f"{reason}. It is off, and runs that ask for it are incomplete"
+        yield Examined(what=f"canary {check}", found=found, remedy=remedy)
+
+
+def _matmul() -> Iterator[Examined]:
+    """Whether a bfloat16 matmul runs: some virtual machines offer instructions for it that they do not run."""
+    if "torch" not in sys.modules:
+        return
+    if matmul_dies():
+        setting = " ".join(f"{name}={value}" for name, value in WITHOUT_AMX.items())
+        yield Examined(
+            what="bfloat16",
+            found="a matmul of plain PyTorch dies of SIGILL: the processor offers instructions that it does not run",
+            remedy=f"set {setting} for your programs, which keeps oneDNN from them",
+        )
+    else:
+        yield Examined(what="bfloat16", found="a matmul runs")
+
+
+def matmul_dies(command: Sequence[str] = (sys.executable, "-c", _MATMUL)) -> bool:
+    """Whether a bfloat16 matmul of plain PyTorch ends its process with SIGILL."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == -signal.SIGILL
 
 
 def _devices() -> Iterator[Examined]:

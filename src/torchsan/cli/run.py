@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchsan.canary import Beside, untested
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
@@ -107,14 +108,14 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
         return _run_without_recording(command, e)
     shipper = ship(folder, url) if url else None
     progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _trial_server() if options.repro else nullcontext() as server:
+    with _trial_server() if options.repro else nullcontext() as server, closing(Beside(options.check)) as canary:
         start = _Start()
         with supervised(
             _child_command(str(folder), start, command), progress.show if progress else None, inherited=start.inherited
         ) as program:
             if progress is not None:
                 progress.close()
-            finalize(folder, program)
+            finalize(folder, program, canary.finish())
             sent = shipper is not None and shipper.finish()
             try:
                 outcome = _report(folder, options, exports, program, url if sent else None, started=start.seen())
@@ -232,6 +233,8 @@ def _report(
         return verdict(recording)
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
+        if (caveat := untested()) is not None and verdict(recording).exit == 0 and not options.verbose:
+            sys.stderr.write(f"torchsan: {caveat}\n")  # A clean run is told in one line, without what was skipped.
     _tell_github(recording, options)
     return _write(exports, recording, verdict(recording))
 

@@ -355,12 +355,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def finalize(folder: Path, program: Program | None) -> None:
-    """Record how the program ended, if that is known, and make the log a single file. Raise nothing."""
+def finalize(folder: Path, program: Program | None, unchecked: Iterable[Skipped] = ()) -> None:
+    """Record how the program ended, if that is known, and make the log a single file. Raise nothing.
+
+    `unchecked` is what turned out not to have been checked, beside what the program's own process has recorded.
+    """
     try:
         with closing(connect(folder)) as connection:
             if program is not None:
                 insert(connection, 0, "program", json.dumps(encode(program)))
+            for one in unchecked:
+                for kind in ("skipped", "incomplete"):
+                    insert(connection, 0, kind, json.dumps(encode(one)))
             make_single_file(connection)
     except sqlite3.Error:
         _log.debug("cannot finalize %s", folder, exc_info=True)

@@ -10,6 +10,9 @@ from torchsan.recording import Reader
 from torchsan.records import CallTimes, Check, Finding, Severity, decode
 from torchsan.records.suppression import Suppression
 
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+"""Keeps oneDNN's bfloat16 matmuls from the AMX instructions, which some virtual machines offer and do not run."""
+
 
 class Status(StrEnum):
     """The outcome in one word, as in JSON."""
@@ -83,7 +86,7 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
     if recording.events("stopped"):
         return ("torchsan ended the program at the first error, as --fail-fast asks",)
     if program.signal is not None:
-        reasons.append(f"the program died of {signal_name(program.signal)}")
+        reasons.append(f"the program died of {signal_name(program.signal)}{_about(program.signal)}")
     elif program.exit:
         reasons.append(f"the program failed with exit status {program.exit}")
     if recording.degraded is not None:
@@ -113,12 +116,30 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
         return
     times = [decode(CallTimes, body.get("times")) for body in recording.events("times")]
     called = {(call.graph, call.direction) for call in times}
+    coverage = recording.coverage()
+    ran = recording.closed and bool(recording.events("started"))  # A whole program, and not a stretch of one.
+    if ran and not called and coverage.kernels and not coverage.buffers_checked:
+        yield (
+            "no compiled graph was called where torchsan sees it, so no kernel was checked "
+            "(an artifact of torch.compiler.precompile runs by itself)"
+        )
     for graph in recording.graphs():
         ran = (graph.id, graph.direction) in called
         if ran and graph.kernels and not recording.checked(graph.id, graph.direction):
             n = len(graph.kernels)
             kernels = "its kernel" if n == 1 else f"its {n} kernels"
             yield f"graph {graph.label}: no buffer of {kernels} was checked"
+
+
+def _about(number: int) -> str:
+    """What may be behind a signal, if that is known."""
+    if signal_name(number) != "SIGILL":
+        return ""
+    setting = " ".join(f"{name}={value}" for name, value in WITHOUT_AMX.items())
+    return (
+        ", an instruction that this processor does not run; if it was a bfloat16 matmul (`torchsan doctor` tries one), "
+        f"set {setting}"
+    )
 
 
 def signal_name(number: int) -> str:

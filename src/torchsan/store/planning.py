@@ -22,6 +22,7 @@ from torchsan.store.metadata import (
     TensorRecord,
     check_name,
 )
+from torchsan.tensors.describe import is_fake
 
 CHUNK = 4 << 20
 """Bytes that are hashed, written or copied at a time: few enough that memory stays bounded."""
@@ -221,8 +222,8 @@ def _refuse(name: str, tensor: torch.Tensor) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise StoreError(f"{name!r} is a {type(tensor).__name__}, not a tensor", slug="not-a-tensor")
     kind = type(tensor)
-    if kind.__name__ == "FakeTensor" or tensor.is_meta:
-        what = "fake" if kind.__name__ == "FakeTensor" else "meta"
+    if (fake := is_fake(tensor)) or tensor.is_meta:
+        what = "fake" if fake else "meta"
         raise StoreError(f"tensor {name!r} is {what}: it has no data to store; put a real one", slug="no-data")
     if tensor.is_nested:
         raise StoreError(

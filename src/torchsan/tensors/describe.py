@@ -100,8 +100,7 @@ def describe(t: torch.Tensor) -> TensorMeta:
 
 def kind_of(t: torch.Tensor) -> str:
     """Return the `kind` of TensorMeta that `t` is."""
-    # By name, since the class lives in a private module; asked first, since a fake tensor claims any layout and device.
-    if any(c.__name__ == "FakeTensor" and c.__module__.startswith("torch.") for c in type(t).__mro__):
+    if is_fake(t):  # First, since a fake tensor claims any layout and device.
         return "fake"
     if t.is_nested:
         return "nested"
@@ -110,6 +109,17 @@ def kind_of(t: torch.Tensor) -> str:
     if t.is_quantized:
         return "quantized"
     return "meta" if t.device.type == "meta" else "dense"
+
+
+def is_fake(t: torch.Tensor) -> bool:
+    """Whether `t` is a tensor of PyTorch's without data that claims to have some."""
+    # By name, since the class lives in a private module.
+    if any(c.__name__ == "FakeTensor" and c.__module__.startswith("torch.") for c in type(t).__mro__):
+        return True
+    # Since 2.14 there are some made in C++, whose class is plain `Tensor`: what they claim to be on is not where
+    # their storage is.
+    storage = _said(lambda: t.untyped_storage().device.type, t.device.type)
+    return storage == "meta" != t.device.type
 
 
 def _shape(t: torch.Tensor) -> tuple[int | None, ...]:

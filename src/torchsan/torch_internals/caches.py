@@ -231,3 +231,25 @@ def environment() -> dict[str, str]:
     known["capability"] = torch.backends.cpu.get_cpu_capability()
     prefixes = ("ATEN_", "TORCHINDUCTOR_", "TORCH_COMPILE", "OMP_", "MKL_", "ONEDNN_", "CXX")
     return known | {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
+
+
+_LOADS = re.compile(r"Vectorized<([\w:]+)>::loadu\([^;]*?static_cast<int64_t>\((\d+)\)\);")
+
+
+def vector_widths(code: str) -> dict[str, int]:
+    """The widest vector of each C++ type that generated code loads, in elements."""
+    widths: dict[str, int] = {}
+    for dtype, n in _LOADS.findall(code):
+        widths[dtype] = max(widths.get(dtype, 0), int(n))
+    return widths
+
+
+def vector_elements(dtype: str) -> int | None:
+    """How many elements of a C++ type a vector holds in the code that Inductor generates here; None if unknown."""
+    import torch
+    from torch._inductor import cpu_vec_isa
+
+    known = {"float": torch.float32, "double": torch.float64, "BFloat16": torch.bfloat16, "Half": torch.float16}
+    found = known.get(dtype.rpartition("::")[2])
+    isa = cpu_vec_isa.pick_vec_isa()
+    return int(isa.nelements(dtype=found)) if found is not None and isa else None

@@ -6,8 +6,8 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import UnsupportedTorchError
@@ -24,7 +24,10 @@ _REFUSED = re.compile(
     r"dump|hook|minifier|repro|test_runner|standalone|store_cubin|history|objgraph|proton|autoheuristic|precompile|print"
 )
 _TEXTS = re.compile(r"cpp\.inject_\w+_bug_TESTING_ONLY")
-_CHOICES = {"cpu_backend": ("cpp", "triton", "halide", "pallas")}
+_CHOICES = {
+    "cpu_backend": ("cpp", "triton", "halide", "pallas"),
+    "numerics": ("default", "strict_pointwise", "strict_reduction", "strict"),
+}
 """Settings that are one of several words."""
 _AUTOTUNING = re.compile(r"max_autotune(_gemm|_pointwise)?")
 _BACKENDS = re.compile(r"(ATEN|TRITON|CPP)(,(ATEN|TRITON|CPP))*")
@@ -166,13 +169,36 @@ def build_package(program: ExportedProgram, path: str, rewrite: Rewrite, configs
         patches.restore()
 
 
-def _raise(error: Exception) -> None:
-    raise error
-
-
 def load_package(path: str) -> Callable[..., Any]:
     """Load a package; what is returned is called as the model is."""
     import torch._inductor
 
     loaded: Callable[..., Any] = torch._inductor.aoti_load_package(path)
     return loaded
+
+
+@contextmanager
+def changed_compiles(generated: Callable[[str], str], graph_pass: Callable[[torch.fx.Graph], None]) -> Iterator[None]:
+    """Put `generated(source)` in the place of each program that is generated inside, and run a pass of one's own.
+
+    For planted faults: what is compiled is wrong, and nothing else knows.
+    """
+    import torch._inductor.config as config
+    from torch._inductor import graph as _graph  # noqa: F401  # The patch is applied at once.
+
+    def changed(original: Callable[[Any], Any], lowering: Any) -> Any:
+        result = original(lowering)
+        result[0].value = generated(result[0].value)
+        return result
+
+    patches = Patches(_raise)
+    try:
+        patches.wrap("torch._inductor.graph", "GraphLowering.codegen", changed)
+        with config.patch(post_grad_custom_pre_pass=graph_pass):
+            yield
+    finally:
+        patches.restore()
+
+
+def _raise(error: Exception) -> None:
+    raise error

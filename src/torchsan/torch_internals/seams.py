@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from torchsan.errors import UnsupportedTorchError
 
-OLDEST = (2, 13)
-TESTED = ((2, 13),)
+OLDEST = (2, 12)
+TESTED = ((2, 12), (2, 13), (2, 14), (2, 15))
+"""The releases that were tried: `make test-matrix` runs the tests on the newest of each, README says what passed."""
 
 
 def torch_version() -> str | None:
@@ -28,20 +29,24 @@ def torch_version() -> str | None:
 def check_version() -> str | None:
     """Raise UnsupportedTorchError if this PyTorch cannot be instrumented; return a caveat if it is untested."""
     version = torch_version()
+    oldest, newest = (".".join(map(str, release)) for release in (OLDEST, TESTED[-1]))
     if version is None:
         raise UnsupportedTorchError(
-            "PyTorch is not installed in this environment; install torch>=2.13 beside torchsan", slug="no-torch"
+            f"PyTorch is not installed in this environment; install torch>={oldest} beside torchsan", slug="no-torch"
         )
     match = re.match(r"(\d+)\.(\d+)", version)
-    release = (int(match[1]), int(match[2])) if match else (0, 0)
-    if release < OLDEST:
+    release = (int(match[1]), int(match[2])) if match else None
+    if release is not None and release < OLDEST:
         raise UnsupportedTorchError(
-            f"PyTorch {version} is too old for torchsan; it needs 2.13 or newer: pip install -U 'torch>=2.13'",
+            f"PyTorch {version} is too old for torchsan; it needs {oldest} or newer: pip install -U 'torch>={oldest}'",
             slug="torch-too-old",
         )
     if release in TESTED:
         return None
-    return f"PyTorch {version} is newer than what torchsan is tested with (2.13); what it cannot observe is skipped"
+    return (
+        f"torchsan is not tested with this version of PyTorch, {version}, but with {oldest} to {newest}; "
+        "what it cannot observe is skipped, and `torchsan doctor --canary` tries every check"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +214,11 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     ("repro", "compile with the program's settings", {"torch._inductor.config": "_config; _is_default(name)"}),
+    (
+        "canary",
+        "plant faults that the checks must find",
+        {"torch._inductor.graph": "GraphLowering.codegen(self)", "torch._inductor.config": "post_grad_custom_pre_pass"},
+    ),
     ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
 )
 """Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tools.torch_env import MATRIX
 
 from torchsan.records import KernelKind
 from torchsan.torch_internals.wrapper import Function, Launch, Program, parse
@@ -36,6 +40,33 @@ def test_every_statement_that_inductor_generates_for_the_cpu_is_understood(name:
     assert [x.nth for x in program.launches()] == list(range(len(program.launches())))
     for kernel in program.kernels:
         assert any(x.kernel == kernel for x in program.launches()), kernel
+
+
+_PARSE_ALL = """
+import json, sys
+from pathlib import Path
+sys.modules["torch"] = None
+from torchsan.torch_internals.wrapper import parse
+found = {}
+for file in sorted(Path(sys.argv[1]).rglob("*.wrapper")):
+    program = parse(file.read_text(encoding="utf-8"))
+    texts = [step.text for step in program.opaque()]
+    found.setdefault(file.parent.name, {})[file.name] = [len(program.launches()), texts]
+print(json.dumps(found))
+"""
+
+
+def test_what_each_release_generates_is_understood_without_pytorch() -> None:
+    """`make goldens` writes them."""
+    folder = Path(__file__).parents[2] / "data" / "wrappers"
+    done = subprocess.run([sys.executable, "-c", _PARSE_ALL, str(folder)], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {"2.12", "2.13", "2.15"} <= set(found) <= {version.rpartition(".")[0] for version in MATRIX}
+    for release, files in found.items():
+        assert len(files) > 8, release
+        for name, (launches, opaque) in files.items():
+            assert launches > 0, (release, name)
+            assert opaque == [], (release, name)
 
 
 def test_what_a_kernel_fills_itself_is_not_read() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 from torchsan.checks.stages.findings import Difference, difference_finding
 from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
-from torchsan.torch_internals.caches import CachedCode, environment
+from torchsan.torch_internals.caches import CachedCode, environment, vector_widths
 
 _DIFF_LINES = 60
 
@@ -60,14 +59,9 @@ def _root(folder: Path) -> Path:
     return next((p.parent for p in folder.parents if p.name in ("fxgraph", "aotautograd")), folder)
 
 
-_LOADS = re.compile(r"Vectorized<([\w:]+)>::loadu\([^;]*?static_cast<int64_t>\((\d+)\)\);")
-
-
 def _what_differs(found: CachedCode) -> list[str]:
     """What in the environment was another when the code was generated, as far as the code itself tells."""
-    widths = [
-        sorted({f"{n} × {dtype}" for dtype, n in _LOADS.findall(code)}) for code in (found.code, found.fresh_code)
-    ]
+    widths = [[f"{n} × {dtype}" for dtype, n in vector_widths(code).items()] for code in (found.code, found.fresh_code)]
     if widths[0] == widths[1]:
         return ["the compiler: its sources, a pass, or a setting that is not in the key"]
     then, now = (", ".join(w) or "none" for w in widths)

@@ -1,0 +1,69 @@
+"""`torchsan cache`: entries are read as data, and code for wider vectors is named."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchsan.cli.main import main
+from torchsan.torch_internals.caches import vector_elements
+
+CODE = (
+    "cpp_fused_0 = async_compile.cpp_pybinding(['float*'], r'''\n"
+    "auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + static_cast<int64_t>(x0), "
+    "static_cast<int64_t>({width}));\n"
+    "''')\n"
+)
+
+
+class Evil:
+    """Would leave a file if it were loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def entry(folder: Path, contents: bytes, key: str = "fabcdef") -> Path:
+    place = folder / "fxgraph" / "ab" / key
+    place.mkdir(parents=True)
+    (place / "artifact").write_bytes(contents)
+    return folder
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1, 0), (2, 1)])
+def test_code_for_wider_vectors_is_named(
+    factor: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    width = vector_elements("float")
+    if width is None:
+        pytest.skip("Inductor generates no vectors here")
+    entry(tmp_path, pickle.dumps({"source_code": CODE.replace("{width}", str(width * factor))}))
+    assert main(["cache", str(tmp_path)]) == status
+    said = capsys.readouterr().out
+    assert "1 kernels" in said
+    assert ("wider than here" in said) == bool(status)
+
+
+def test_nothing_in_an_entry_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry(tmp_path, pickle.dumps([CODE, Evil(tmp_path / "harm")]))
+    assert main(["cache", str(tmp_path)]) == 0
+    assert not (tmp_path / "harm").exists()
+    capsys.readouterr()
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry(tmp_path, b"no pickle")
+    assert main(["cache", str(tmp_path)]) == 4
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_a_folder_without_caches_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", str(tmp_path)]) == 2
+    assert "no compile caches" in capsys.readouterr().err
