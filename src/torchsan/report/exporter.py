@@ -6,6 +6,7 @@ comparison, the results of `torchsan ops`. To add one, write its class in a file
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -68,7 +69,11 @@ class Exporter(ABC, Generic[Subject]):
 
 def json_text(values: Any) -> str:
     """Return JSON values as a text that people can read too."""
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    text = io.StringIO()  # `dumps` would keep every piece until the end, of which a number has two.
+    for piece in json.JSONEncoder(indent=2, allow_nan=False).iterencode(values):
+        text.write(piece)
+    text.write("\n")
+    return text.getvalue()
 
 
 def add_export_flags(parser: argparse.ArgumentParser, exporters: Sequence[Exporter[Any]]) -> None:

@@ -65,7 +65,12 @@ _INVISIBLE = re.compile(
 
 def visible(text: str) -> str:
     """Return text of any length and many lines with what cannot be seen written out: source can look like another."""
-    return _INVISIBLE.sub(lambda found: _escape(found[0]), text)
+    parts = (text[at : at + _AT_ONCE] for at in range(0, len(text), _AT_ONCE))
+    return "".join(_INVISIBLE.sub(lambda found: _escape(found[0]), part) for part in parts)
+
+
+_AT_ONCE = 1 << 16
+"""Characters: of a text that is all control characters, the parts take a hundred times its memory."""
 
 
 def count(n: int, what: str) -> str:

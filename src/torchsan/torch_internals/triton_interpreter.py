@@ -13,6 +13,7 @@ Mends of the interpreter (triton 3.7.1; 3.9.0 needs fewer):
 - casts of float32 to bfloat16 truncate, and those of other types to bfloat16 give the number's integer as bits
   (`_cast`); arithmetic and products of bfloat16 work on the bits (`_on_numbers`, `_dot`);
 - `tl.minimum` and `tl.maximum` give NaN where one operand is, unasked (`mended`);
+- a mask that was computed with integers is one of integers, which 3.9.0 refuses (`_masked`);
 - atomics read a broadcast value (stride 0) as if it were contiguous (`_atomic`).
 
 Importing it imports Triton.
@@ -335,10 +336,28 @@ def _on_numbers(original: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
+def _masked(position: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """With the mask, which is this argument, made one of truth values."""
+
+    def mend(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            mask = args[position]
+            if isinstance(mask, interpreter.TensorHandle) and mask.data.dtype != np.bool_:
+                plain = interpreter.TensorHandle(mask.data.astype(np.bool_), tl.int1)
+                args = (*args[:position], plain, *args[position + 1 :])
+            return original(self, *args, **kwargs)
+
+        return run
+
+    return mend
+
+
 _MENDS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "cast_impl": _cast,
     "create_fp_to_fp": _cast,
     "create_dot": _dot,
+    "create_masked_load": _masked(1),
+    "create_masked_store": _masked(2),
     "create_atomic_rmw": _atomic,
     "create_atomic_cas": _atomic,
     "binary_op": _on_numbers,
