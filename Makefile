@@ -79,6 +79,7 @@ house: $(STAMP)  ## how the code is laid out, in figures beside their goals (V=-
 
 bench: $(STAMP)  ## torchsan beside what PyTorch offers, into docs/benchmarks.md (about an hour)
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md && echo "== wrote docs/benchmarks.md and docs/benchmarks.svg"
+	@$(BIN)/python -m benchmarks.sensitivity --page docs/explanation/sensitivity.md
 
 bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four minutes)
 	@$(BIN)/python -m benchmarks --quick

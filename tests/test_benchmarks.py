@@ -7,9 +7,13 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from benchmarks.page import Section, described, figure, judged, lines, page, verdict
 from benchmarks.plot import plot
 from benchmarks.row import Comparison, Kind, Limit, Record, Row, Skipped, compared
+from benchmarks.sensitivity import Curve
+from benchmarks.sensitivity import lines as sensitivity_lines
+from benchmarks.sensitivity import plot as sensitivity_plot
 
 COST = Row(what="a step", kind=Kind.COST, unit="s", ours=3.0, peer="plain", theirs=2.0, goal=1.5, reason="It hashes.")
 SPEED = Row(what="to the culprit", kind=Kind.SPEED, unit="s", ours=10.0, peer="the <minifier>", theirs=250.0, goal=20)
@@ -117,3 +121,14 @@ def test_the_plot_tells_met_from_missed_by_shape_and_by_text() -> None:
 
 def test_the_plot_of_nothing_is_a_picture_still() -> None:
     assert ElementTree.fromstring(plot([])).tag.endswith("svg")
+
+
+def test_the_smallest_error_is_the_one_down_to_which_all_are_found() -> None:
+    found = {"torchsan": [0.1, 1e-2, 1e-3, 1e-5], "assert_close": [0.1], "minifier": []}
+    curve = Curve(site="kernel", shape="softmax", dtype=torch.float32, found=found, alarms=("assert_close",))
+    assert [curve.smallest(who) for who in found] == [1e-3, None, None]
+    table = list(sensitivity_lines([curve]))
+    assert "| float32 | kernel | softmax | 1e-03 | complains without it | nothing |" in table
+    assert table[-1] == "False alarms on the 1 healthy twins: torchsan 0, assert_close 1, minifier 0."
+    picture = ElementTree.fromstring(sensitivity_plot([curve]))
+    assert len(picture.findall("{*}circle")) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -109,3 +110,62 @@ def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def gate(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Decomposed by AOTAutograd."""
     return x + torch.nn.functional.silu(x * w)
+
+
+def _weight(rows: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(rows, 32), torch.randn(32, 32) / 3
+
+
+def _same(rows: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(rows, 32), torch.randn(rows, 32)
+
+
+def _one(columns: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return lambda rows: (torch.randn(rows, columns),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A shape of computation: a function, the operator in it that is off, and its inputs for so many rows.
+
+    With `backward` the fault is in the gradients, which are taken too.
+    """
+
+    function: Callable[..., torch.Tensor]
+    op: str
+    inputs: Callable[[int], tuple[torch.Tensor, ...]]
+    backward: bool = False
+
+
+SHAPES = {
+    "pointwise": Shape(function=residual, op="tanh", inputs=_weight),
+    "decomposed": Shape(function=gate, op="silu", inputs=_same),
+    "larger addend": Shape(function=lambda x, w: 100 * x + torch.tanh(x @ w), op="tanh", inputs=_weight),
+    "sum of 100": Shape(function=lambda x: torch.tanh(x.abs()).sum(-1), op="tanh", inputs=_one(100)),
+    "sum of 100000": Shape(function=lambda x: torch.tanh(x.abs()).sum(-1), op="tanh", inputs=_one(100_000)),
+    "matmul": Shape(function=residual, op="mm", inputs=_weight),
+    "normalisation": Shape(
+        function=lambda x: torch.nn.functional.layer_norm(x, (32,)) + x, op="rsqrt", inputs=_one(32)
+    ),
+    "softmax": Shape(function=lambda x: x.log_softmax(-1), op="log", inputs=_one(32)),
+    "gradient": Shape(function=lambda x, w: x + 0.5 * torch.sin(x @ w), op="cos", inputs=_weight, backward=True),
+    "decomposed gradient": Shape(function=residual, op="tanh_backward", inputs=_weight, backward=True),
+}
+
+
+def called(
+    shape: Shape, dtype: torch.dtype, rows: int, compile_: Callable[..., Any], *, exact: bool = False
+) -> list[torch.Tensor]:
+    """Call what `compile_` makes of the function on inputs that are always the same; return results and gradients.
+
+    With `exact` the same numbers are given in float64.
+    """
+    torch.manual_seed(0)
+    wide = torch.float64 if exact else dtype
+    inputs = [i.to(dtype).to(wide).requires_grad_(shape.backward) for i in shape.inputs(rows)]
+    result = compile_(shape.function)(*inputs)
+    if not shape.backward:
+        return [result]
+    # Cotangents of many sizes: a sum would have ones only.
+    result.backward(torch.randn(result.shape).to(dtype).to(wide))
+    return [result.detach(), *(i.grad for i in inputs if i.grad is not None)]

@@ -6,25 +6,22 @@ import pytest
 import torch
 
 import torchsan
-from tests.planted.scaled import SITES, gate, residual
+from tests.planted.scaled import SHAPES, SITES, called
 from torchsan.records import Finding, Severity
 
 pytestmark = pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
 
-OPERATORS = {"kernel": "tanh", "library": "mm", "decomposition": "silu", "joint": "tanh", "post-grad": "tanh"}
 FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
+USUAL = {"library": "matmul", "decomposition": "decomposed"}
+"""The shape of computation that a fault at a site is tried in, if it is not `pointwise`."""
 
 
-def found(site: str, dtype: torch.dtype, error: float, rows: int = 8) -> list[Finding]:
+def found(site: str, dtype: torch.dtype, error: float, rows: int = 8, shape: str = "") -> list[Finding]:
     """What torchsan says of a program with `rows` × 32 elements and an operator that is off by `error`."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
-    plant, _ = SITES[site]
-    x = torch.randn(rows, 32).to(dtype)
-    function = gate if site == "decomposition" else residual
-    w = torch.randn(rows, 32).to(dtype) if function is gate else (torch.randn(32, 32) / 3).to(dtype)
-    with torchsan.session(check=("values", "stages")) as run, plant(OPERATORS[site], error):
-        torch.compile(function)(x, w)
+    form = SHAPES[shape or USUAL.get(site, "pointwise")]
+    with torchsan.session(check=("values", "stages")) as run, SITES[site][0](form.op, error):
+        called(form, dtype, rows, torch.compile)
     assert not [s for s in run.coverage.skipped if "failed" in s.reason]
     return [f for f in run.findings if f.severity is not Severity.NOTE]
 
@@ -81,9 +78,25 @@ def test_a_wrong_factor_is_an_error_that_names_the_operator(
     assert errors
     for finding in errors:
         assert (finding.kind, finding.stage) == ("wrong-values", SITES[site][1])
-        assert f"aten.{OPERATORS[site]}.default" in finding.ops
+        assert f"aten.{SHAPES[USUAL.get(site, 'pointwise')].op}.default" in finding.ops
         assert finding.nodes
         assert finding.source
+
+
+@pytest.mark.parametrize(
+    ("site", "shape", "dtype", "error", "rows"),
+    [
+        ("kernel", "gradient", FLOAT32, 1e-3, 8),
+    ],
+)
+def test_a_wrong_factor_is_an_error_in_any_shape_of_computation(
+    site: str, shape: str, dtype: torch.dtype, error: float, rows: int
+) -> None:
+    errors = [f for f in found(site, dtype, error, rows, shape) if f.severity is Severity.ERROR]
+    assert errors
+    for finding in errors:
+        assert (finding.kind, finding.stage) == ("wrong-values", SITES[site][1])
+        assert f"aten.{SHAPES[shape].op}.default" in finding.ops
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class StagesCheck(Observer):
         self._kernels_elsewhere = kernels_elsewhere
         self._numbers = itertools.count()
         self._refs: dict[int, dict[Direction, GraphRef]] = {}
+        self._kernels: dict[GraphRef, dict[str, str]] = {}
+        """The kernels that compute the nodes of each graph."""
         self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
         self._referee: CaptureReferee | None = None
 
@@ -77,6 +79,8 @@ class StagesCheck(Observer):
         ladder = current_stages()
         if ladder is not None:
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
+            names = {node: kernel.name for kernel in program.record.kernels for node in kernel.nodes}
+            self._kernels[program.ref] = names
             launches = self._launches.setdefault(id(ladder), {})
             try:
                 launches[program.ref.direction] = launch_order(program)
@@ -118,9 +122,14 @@ class StagesCheck(Observer):
             checked=checked,
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
+            kernel_of=self._kernel_of,
+            noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
             launches=self._launches.setdefault(id(ladder), {}),
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
+
+    def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:
+        return self._kernels.get(ref, {}).get(node) if ref is not None else None
 
     def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
         """Whether an error in a kernel of these graphs, or in a cache, was found, which names more than this could."""

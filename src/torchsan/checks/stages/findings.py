@@ -11,11 +11,12 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.plan import StageGraph
-from torchsan.checks.values.findings import evidence_of
+from torchsan.checks.values.findings import evidence_of, flip_evidence, flip_text
 from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
+from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome, agrees, differ_in_float64, same_in_float64, settle
 from torchsan.torch_internals.snapshots import Snapshot
 
@@ -160,6 +161,27 @@ def stage_finding(
     if previous is not None:
         evidence["diff"] = _diff(previous, after)
     return replace(found, evidence=evidence)
+
+
+def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | None, graph: GraphRef | None) -> Finding:
+    """Return the note that a result is another than eager's because an operator may go either way."""
+    evidence: dict[str, Any] = {"flip": flip_evidence(flip, differ, elements, kernel)}
+    text = flip_text(evidence["flip"])
+    names = names_of([flip.node], decomposed=True)
+    if (why := why_unnamed(names)) is not None:
+        evidence["unnamed"] = why
+    message = f"{name} is another than eager's in {differ} of {elements} elements, as rounding may decide: {text}"
+    return Finding(
+        kind=Kind.WRONG_VALUES,
+        severity=Severity.NOTE,
+        check=Check.STAGES,
+        stage=Stage.KERNEL,
+        graph=graph,
+        kernel=kernel,
+        message=message,
+        evidence=evidence | {"text": [text]},
+        **names,
+    )
 
 
 def difference_finding(

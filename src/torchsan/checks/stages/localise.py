@@ -20,6 +20,7 @@ from torchsan.checks.stages.storages import Reordered
 from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
+from torchsan.reference.flips import Flip, find_flip
 from torchsan.reference.judge import Outcome
 from torchsan.torch_internals.compile_stages import CompileStages
 
@@ -211,6 +212,14 @@ class Search:
         outputs = named_outputs(output_nodes(self._top.changed.graph))
         trace = getattr(outputs.get(name), "meta", {}).get("stack_trace")
         return [n for n in calls if n.meta.get("stack_trace") == trace] if trace is not None else calls
+
+    def flip(self, where: torch.Tensor) -> Flip | None:
+        """The first operator of the last graph that goes either way as numbers are rounded, if there is one.
+
+        `where` are the elements of a result that are others than eager's.
+        """
+        last = self._graphs[-1] if self._graphs else self._top
+        return find_flip(lambda arithmetic, seed, see: self._execute(last, arithmetic, seed, seen=see), where)
 
     def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
         """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""

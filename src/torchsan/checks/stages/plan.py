@@ -137,17 +137,34 @@ class _Interpreter(torch.fx.Interpreter):
         super().__init__(torch.nn.Module(), graph=snapshot.graph)
         self._seen = seen
         self._attributes = snapshot.attributes
+        self._node: torch.fx.Node | None = None
         self.extra_traceback = False
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        self._node = n
         value = super().run_node(n)
         if self._seen is not None:
             self._seen(n, value)
         return value
 
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it; with the `eps` that a norm has in the program's dtype, not in the one that this run is in."""
+        unsaid = kwargs.get("eps") is None and (len(args) < 4 or args[3] is None)
+        if unsaid and getattr(target, "__name__", "") == "rms_norm":
+            args, kwargs = args[:3], kwargs | {"eps": _default_eps(self._node)}
+        return super().call_function(target, args, kwargs)
+
     def fetch_attr(self, target: str) -> Any:
         value = self._attributes[target]
         return value.detach().clone() if type(value) is torch.Tensor else value
+
+
+def _default_eps(node: torch.fx.Node | None) -> float:
+    """What PyTorch adds to a mean square where nobody says: eps of float64 for float64, of float32 for all others."""
+    operand = node.all_input_nodes[0] if node is not None and node.all_input_nodes else None
+    value = operand.meta.get("example_value", operand.meta.get("val")) if operand is not None else None
+    double = isinstance(value, torch.Tensor) and value.dtype is torch.float64
+    return torch.finfo(torch.float64 if double else torch.float32).eps
 
 
 class _Joint:

@@ -16,7 +16,7 @@ import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import difference_finding, pair, same, stage_finding, structural
+from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
@@ -41,8 +41,9 @@ class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
-    else looks at the compiled code itself, `blamed` whether that has found an error in it. `launches` are reads and
-    writes that changed places in the generated program.
+    else looks at the compiled code itself, `blamed` whether that has found an error in it, `noted` whether it has noted
+    a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
+    `launches` are reads and writes that changed places in the generated program.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class StagesWatch:
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
         blamed: Callable[[], bool],
+        kernel_of: Callable[[GraphRef | None, str], str | None],
+        noted: Callable[[GraphRef | None], bool],
         launches: Mapping[Direction, tuple[Reordered, ...]],
         unchecked: Callable[[str], None],
     ) -> None:
@@ -67,6 +70,8 @@ class StagesWatch:
         self._checked = checked
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
+        self._kernel_of = kernel_of
+        self._flip_noted = noted
         self._launches = launches
         self._order = EffectOrder(stages)
         self._unchecked = unchecked
@@ -204,8 +209,27 @@ class StagesWatch:
             make = partial(difference_finding, what, differences, about=about, **fields)
             moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
             self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
+        elif self._note_flip(actual, names, search, direction):
+            pass
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
+
+    def _note_flip(self, actual: Results, names: list[str], search: Search, direction: Direction) -> bool:
+        """Note results that are others than eager's because an operator between may go either way, if one does."""
+        pairs = [(n, *pair(actual, search.reference, n)) for n in names]
+        apart = [(n, _jumped(a, e)) for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape]
+        ref = self._ref(direction)
+        apart = [(n, where) for n, where in apart if bool(where.any())]
+        if not apart or self._flip_noted(ref):
+            return False
+        name, where = apart[0]
+        flip = search.flip(where)
+        if flip is None:
+            return False
+        kernel = next((k for n in flip.upstream if (k := self._kernel_of(ref, n.name)) is not None), None)
+        make = partial(flip_note, flip, name, int(where.sum()), where.numel(), kernel, ref)
+        self._found(Stage.KERNEL, "flip", search, make)
+        return True
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         # A graph that cannot be run shows what it did only in the next one; if it changed places, it is to blame.
@@ -262,6 +286,14 @@ def _coarse(actual: Results, reference: Results) -> bool:
     )
 
 
+def _jumped(a: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    """Which elements are others, and not only less precise."""
+    if not e.is_floating_point():
+        return a != e
+    a, e = a.double(), e.double()
+    return ~((a - e).abs() <= 0.01 * e.abs().nan_to_num(0, 0, 0).max())
+
+
 def _doubtful(
     actual: Results, reference: Results, exact: Results | None, apart: set[str]
 ) -> tuple[list[str], list[str]]:
@@ -280,7 +312,8 @@ def _doubtful(
             continue
         names.append(name)
         # How precise a kernel is, the values check can say; here it is asked whether it is a kernel of this program.
-        if _is_far(actual, exact, name) and not _is_far(reference, exact, name):
+        discrete = not (a.is_floating_point() or a.is_complex())
+        if discrete or (_is_far(actual, exact, name) and not _is_far(reference, exact, name)):
             far.append(name)
     return names, far
 

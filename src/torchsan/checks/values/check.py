@@ -93,8 +93,8 @@ class ValuesCheck(Observer):
             recorder.skipped(f"{sampled.calls} calls of graph {sampled.label}", sampled_text(sampled))
 
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
-        """Record a finding, once for each buffer however often it is wrong."""
-        key = (finding.graph, finding.kernel, finding.buffer, finding.kind)
+        """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error."""
+        key = (finding.graph, finding.kernel, finding.buffer, finding.kind, finding.severity)
         self._collector.add(key, finding, build, program)
         if self.sampler is not None and key not in self._alarms:
             self._alarms.add(key)

@@ -12,10 +12,11 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
-from torchsan.graphs.nodes import names_of, why_unnamed
+from torchsan.graphs.nodes import names_of, operator_name, why_unnamed
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
+from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome
 from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
@@ -93,6 +94,47 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
         message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
     )
+
+
+def flip_finding(
+    program: CompiledProgram, launch: Launch, target: Target, flip: Flip, differ: int, elements: int
+) -> Finding:
+    """The note that a result is another than eager's because an operator in the launch may go either way."""
+    what = f"{launch.kernel} decides otherwise than eager in {differ} of {elements} elements of {target.buffer}"
+    evidence = {"flip": flip_evidence(flip, differ, elements, launch.kernel)}
+    return _finding(
+        program,
+        launch,
+        [flip.node],
+        evidence | {"text": [flip_text(evidence["flip"])]},
+        kind=Kind.WRONG_VALUES,
+        stage=Stage.KERNEL,
+        severity=Severity.NOTE,
+        buffer=target.buffer,
+        message=f"{what} ({target.node.name}), as rounding may: {flip_text(evidence['flip'])}",
+    )
+
+
+def flip_evidence(flip: Flip, differ: int, elements: int, kernel: str | None) -> dict[str, Any]:
+    """What is known of a jump: the operator, in how many elements it goes either way, by how little, and from where."""
+    return {
+        "node": flip.node.name,
+        "op": operator_name(flip.node),
+        "margin": flip.margin,
+        "either_way": flip.count,
+        "decides": flip.elements,
+        "flipped": differ,
+        "elements": elements,
+        "upstream": {"kernel": kernel, "nodes": [n.name for n in flip.upstream]},
+    }
+
+
+def flip_text(flip: Mapping[str, Any]) -> str:
+    """`argmax goes either way by 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
+    margin = "" if flip["margin"] is None else f" by {flip['margin']:.2g} units in the last place"
+    nodes, kernel = ", ".join(flip["upstream"]["nodes"]), flip["upstream"]["kernel"]
+    computed = f", which {kernel} computes" if kernel else ""
+    return f"{flip['node']} goes either way{margin} of {nodes}{computed}"
 
 
 def findings_for(

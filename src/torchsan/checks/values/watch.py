@@ -15,12 +15,13 @@ import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
-from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, unsteady_finding
+from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, flip_finding, unsteady_finding
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
 from torchsan.records import Finding
-from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Outcome, is_noise
 from torchsan.reference.replay import Replayer
 from torchsan.torch_internals.fakes import bind_symbols
@@ -277,7 +278,26 @@ class ValuesWatch(CallWatch):
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
                 if judgement.outcome is not Outcome.RIGHT:
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
+                elif not actual.is_floating_point() and not at.start.suspect:
+                    self._report_flip(at, target, actual != judgement.eager)
         return wrong
+
+    def _report_flip(self, at: _Launched, target: Target, apart: torch.Tensor) -> None:
+        """Note where a right result, such as an index, is another than eager's because rounding decides it."""
+        if not bool(apart.any()):
+            return
+
+        def run(arithmetic: Arithmetic, seed: int, see: See) -> Any:
+            def change(node: torch.fx.Node, value: torch.Tensor, _args: Any) -> torch.Tensor:
+                see(node, value)
+                return value
+
+            return at.replayer.run(target.node, arithmetic, seed, change)
+
+        flip = find_flip(run, apart)
+        if flip is not None:
+            finding = flip_finding(self._program, at.launch, target, flip, int(apart.sum()), apart.numel())
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, target.node))
 
     def _report_unsteady(self, at: _Launched, others: Mapping[str, torch.Tensor]) -> set[str]:
         """Report what came out otherwise when the launch ran again; return the variables that need no other finding.

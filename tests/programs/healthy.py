@@ -1,0 +1,145 @@
+"""More healthy programs: architectures of `transformers`, optimizers, mixed precision, ill-conditioned linear algebra
+and long reductions. Whatever torchsan calls an `error` or a `warning` in one is a false alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.programs.models import SMALL
+
+GROUPED = SMALL | {"num_key_value_heads": 2, "pad_token_id": 0}
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gemma": ("ForCausalLM", GROUPED | {"head_dim": 8}),
+    "Gemma2": ("ForCausalLM", GROUPED | {"head_dim": 8}),
+    "Phi": ("ForCausalLM", SMALL),
+    "Phi3": ("ForCausalLM", GROUPED),
+    "Qwen3": ("ForCausalLM", GROUPED | {"head_dim": 8}),
+}
+"""By the name of the architecture: the end of the model's name, and what makes its configuration small."""
+
+
+def train_architecture(name: str) -> None:
+    """Compile a small model of this architecture, and take its gradients once."""
+    import transformers
+
+    ending, small = ARCHITECTURES[name]
+    config = getattr(transformers, f"{name}Config")(**small)
+    model: Any = getattr(transformers, f"{name}{ending}")(config).train()
+    tokens = torch.randint(3, 64, (2, 12))
+    torch.compile(model)(input_ids=tokens, labels=tokens).loss.backward()
+
+
+OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta Adamax NAdam RAdam RMSprop Rprop ASGD".split()
+
+
+def step_optimizer(name: str) -> None:
+    """Take two compiled steps."""
+    parameters = [nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))]
+    options: dict[str, Any] = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    optimizer = getattr(torch.optim, name)(parameters, lr=0.1, **options)
+    step = torch.compile(optimizer.step)
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        step()
+
+
+def _train(model: nn.Module, x: Tensor) -> None:
+    torch.compile(model)(x).float().square().mean().backward()
+
+
+def _autocast(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
+
+    @torch.compile
+    def loss(x: Tensor) -> Any:
+        with torch.autocast("cpu", dtype):
+            return model(x).log_softmax(-1).float().mean()
+
+    loss(torch.randn(16, 32)).backward()
+
+
+def _attention(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, 4, 16, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))(q, k, v).sum().backward()
+
+
+def _normalised(dtype: torch.dtype) -> None:
+    x = torch.randn(8, 48, dtype=dtype, requires_grad=True)
+    torch.compile(lambda x: F.rms_norm(F.gelu(F.layer_norm(x, (48,))), (48,)) * 3)(x).float().square().sum().backward()
+
+
+def _hilbert(n: int = 10) -> Tensor:
+    i = torch.arange(n, dtype=torch.float32)
+    return 1 / (i[:, None] + i[None] + 1)
+
+
+def _apply(function: Callable[..., Any], *inputs: Tensor) -> None:
+    torch.compile(function)(*inputs)
+
+
+def _with_gradient(function: Callable[..., Any], *inputs: Tensor) -> None:
+    leaves = [i.requires_grad_() for i in inputs]
+    torch.compile(function)(*leaves).sum().backward()
+
+
+def _nearly_singular() -> Tensor:
+    a = torch.randn(8, 3)
+    return a @ a.T + 1e-4 * torch.eye(8)
+
+
+def _cancelling(n: int = 100_000) -> Tensor:
+    x = torch.randn(n)
+    return torch.cat([x, -x + 1e-4])[torch.randperm(2 * n)]
+
+
+L = torch.linalg
+OTHERS: dict[str, Callable[[], None]] = {
+    "autocast_to_bfloat16": lambda: _autocast(torch.bfloat16),
+    "autocast_to_float16": lambda: _autocast(torch.float16),
+    "attention_in_bfloat16": lambda: _attention(torch.bfloat16),
+    "attention_in_float16": lambda: _attention(torch.float16),
+    "norms_in_bfloat16": lambda: _normalised(torch.bfloat16),
+    "norms_in_float16": lambda: _normalised(torch.float16),
+    "convolution_in_bfloat16": lambda: _train(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).bfloat16(),
+        torch.randn(2, 3, 12, 12, dtype=torch.bfloat16),
+    ),
+    "scaled_loss_in_float16": lambda: _with_gradient(
+        lambda x, w: F.cross_entropy((x @ w).float(), torch.arange(8)) * 1024,
+        torch.randn(8, 16).half(),
+        torch.randn(16, 8).half(),
+    ),
+    "solving_a_hilbert_matrix": lambda: _apply(L.solve, _hilbert(), torch.ones(10)),
+    "inverting_a_hilbert_matrix": lambda: _apply(lambda a: L.inv(a) @ a, _hilbert(7)),
+    "cholesky_of_a_nearly_singular_matrix": lambda: _apply(
+        lambda a: L.cholesky(a).diagonal().log(), _nearly_singular()
+    ),
+    "gradient_through_cholesky": lambda: _with_gradient(
+        lambda a: L.cholesky(a @ a.mT + 1e-3 * torch.eye(6)), torch.randn(6, 6)
+    ),
+    "singular_values_of_a_hilbert_matrix": lambda: _apply(lambda a: L.svdvals(a) * 2, _hilbert()),
+    "eigenvalues_that_coincide": lambda: _apply(lambda a: L.eigvalsh(a).exp(), torch.eye(6) + 1e-6 * torch.ones(6, 6)),
+    "least_squares_without_full_rank": lambda: _apply(lambda a, b: L.pinv(a) @ b, torch.ones(6, 4), torch.randn(6, 2)),
+    "determinant_near_zero": lambda: _apply(lambda a: L.slogdet(a).logabsdet + L.det(a), _hilbert(6)),
+    "orthogonalisation": lambda: _apply(lambda a: L.qr(a).R.abs().sum(), torch.randn(12, 5)),
+    "exponential_of_a_matrix": lambda: _apply(lambda a: L.matrix_exp(a) - torch.eye(5), 1e-3 * torch.randn(5, 5)),
+    "gradient_through_an_inverse": lambda: _with_gradient(lambda a: L.inv(a + 4 * torch.eye(6)), torch.randn(6, 6)),
+    "a_long_sum_that_cancels": lambda: _apply(lambda x: x.sum(), _cancelling()),
+    "a_long_mean_that_cancels": lambda: _apply(lambda x: x.mean() * 1e6, _cancelling()),
+    "a_variance_far_from_zero": lambda: _apply(lambda x: x.var(-1), torch.randn(4, 50_000) + 1e3),
+}
+
+HEALTHY: dict[str, Callable[[], None]] = {
+    **{f"architecture_{name}": partial(train_architecture, name) for name in ARCHITECTURES},
+    **{f"optimizer_{name}": partial(step_optimizer, name) for name in OPTIMIZERS},
+    **OTHERS,
+}
+"""Programs by name; each compiles something and runs it."""
