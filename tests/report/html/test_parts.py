@@ -14,7 +14,7 @@ from torchsan.recording import Reader, Writer
 from torchsan.records import GraphId
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.page import Model, build, render_model
-from torchsan.report.html.parts import blamed_launch
+from torchsan.report.html.parts import Launches
 from torchsan.report.html.sources import Cutter, cut
 from torchsan.torch_internals.wrapper.outline import read_wrapper
 
@@ -108,11 +108,11 @@ def test_a_recording_of_an_older_version_still_opens() -> None:
 
 
 def test_a_finding_without_a_launch_finds_its_kernel() -> None:
-    two = graph(kernels=2)
-    assert blamed_launch(finding(evidence={}), two) == 0
-    assert blamed_launch(finding(evidence={"launch": 1}), two) == 1
-    assert blamed_launch(finding(evidence={"launch": 7}, kernel="cpp_fused_relu_1", buffer=None), two) == 1
-    assert blamed_launch(finding(evidence={}, kernel="another"), two) is None
+    two = Launches(graph(kernels=2))
+    assert two.blamed(finding(evidence={})) == 0
+    assert two.blamed(finding(evidence={"launch": 1})) == 1
+    assert two.blamed(finding(evidence={"launch": 7}, kernel="cpp_fused_relu_1", buffer=None)) == 1
+    assert two.blamed(finding(evidence={}, kernel="another")) is None
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ import json
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from torchsan._version import __version__
 from torchsan.recording import Reader
-from torchsan.records import Finding, GraphRecord, Watched, decode, encode
+from torchsan.records import Finding, Watched, decode, encode
 from torchsan.report.findings import skipped_by_reason
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.nodes import node_table, recorded_nodes
@@ -27,7 +28,7 @@ from torchsan.report.html.parts import (
     MOST_KERNELS,
     MOST_VALUES,
     GraphKey,
-    blamed_launch,
+    Launches,
     fastest,
     graph_model,
     memory_part,
@@ -118,7 +119,8 @@ def build(recording: Reader) -> Model:
     memory = memory_part(recording, positions, lines)
     parts["memory"] = memory
     kept = _kept(recording)
-    findings = [_finding(f, graphs, positions, lines) | {"repro": f.id in kept} for f in recording.findings()]
+    launches = [Launches(graph) for graph in graphs]
+    findings = [_finding(f, launches, positions, lines) | {"repro": f.id in kept} for f in recording.findings()]
     artifacts.add_others()
     artifacts.add_files(lines)
     index = {
@@ -175,7 +177,7 @@ def _graphs(
 
 
 def _finding(
-    finding: Finding, graphs: list[GraphRecord], positions: dict[GraphKey, int], lines: Lines
+    finding: Finding, graphs: Sequence[Launches], positions: dict[GraphKey, int], lines: Lines
 ) -> dict[str, Any]:
     ref = finding.graph
     place = positions.get((ref.id, ref.direction.value)) if ref is not None else None
@@ -189,7 +191,7 @@ def _finding(
         "graph": place,
         "label": f"{ref.id} {ref.direction.value}" if ref is not None else None,
         "kernel": finding.kernel and cut(finding.kernel, 300),
-        "launch": blamed_launch(finding, graphs[place]) if place is not None and finding.kernel else None,
+        "launch": graphs[place].blamed(finding) if place is not None and finding.kernel else None,
         "buffer": finding.buffer and cut(finding.buffer, 300),
         "nodes": cut_all(finding.nodes, 100),
         "ops": cut_all(finding.ops, 100),
