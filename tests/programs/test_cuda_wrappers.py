@@ -14,7 +14,7 @@ import pytest
 from torchsan.torch_internals.wrapper import Program, parse
 from torchsan.torch_internals.wrapper.model import Branch
 
-FOLDER = Path(__file__).parents[2] / "data" / "cuda-wrappers"
+FOLDER = Path(__file__).parents[1] / "data" / "cuda-wrappers"
 WRAPPERS = sorted(FOLDER.glob("*/*.wrapper"))
 
 
