@@ -51,7 +51,7 @@ def measure(quick: bool) -> Iterator[Record]:
         sample, goal = samples[name], 5 if name == "vector_add" else 15
         seconds = timed(lambda s=sample, e=example: check_kernel(s.kernel, s.reference, e))  # type: ignore[misc]  # bound now
         yield Row(what=f"Triton `{name}` of 10^4 elements", kind=Kind.LESS, unit="s", ours=seconds, goal=goal)
-    yield Skipped(what="the sanitizer of triton-viz", why="it needs packages beside Triton that were not at hand")
+    yield Skipped(what="the sanitizer of triton-viz", why="it was not tried")
 
 
 def _alone(finds: Callable[[Any], bool], sample: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import platform
 from collections.abc import Callable
@@ -200,11 +199,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = ""
     return found
-
-
-def takes_a_seed(function: Callable[..., Any]) -> bool:
-    """Whether a function that gives inputs takes a seed."""
-    try:
-        return bool(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return True
