@@ -168,6 +168,13 @@ def _as_given(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def _in_turns(plain: list[Trial]) -> Iterator[Trial]:
+    """Sizes and values in turns, so that a short budget sees some of each."""
+    of_sizes, of_values = [t for t in plain if t.sizes is not None], [t for t in plain if t.sizes is None]
+    while of_sizes or of_values:
+        yield from (part.pop(0) for part in (of_sizes, of_values) if part)
+
+
 def plan(example: Example, seed: int, *, seeds: int, function: bool) -> Iterator[Trial]:
     """Yield the trials to make, the most telling first. Which of them are valid, the reference says.
 
@@ -183,11 +190,7 @@ def plan(example: Example, seed: int, *, seeds: int, function: bool) -> Iterator
     sizes = [] if example.fixed else [Trial(seed=next(count), sizes=s) for s in _sizes(example)]
     layouts = [Trial(seed=next(count), layout=name) for name in LAYOUTS[1:]]
     yield from ordinary
-    plain = [t for t in (*sizes, *values, *layouts) if not t.exotic]
-    # Sizes and values in turns, so that a short budget sees some of each.
-    of_sizes, of_values = [t for t in plain if t.sizes is not None], [t for t in plain if t.sizes is None]
-    while of_sizes or of_values:
-        yield from (part.pop(0) for part in (of_sizes, of_values) if part)
+    yield from _in_turns([t for t in (*sizes, *values, *layouts) if not t.exotic])
     yield from (t for t in (*sizes, *values, *layouts) if t.exotic)
     while True:
         yield Trial(seed=next(count), given=function)

@@ -225,6 +225,21 @@ class Referee:
             found = [o for o in found if o.kind not in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)]
         return said, found
 
+    def _why_enough(self, made: int, *, late: bool) -> str | None:
+        """Why no further inputs are tried; None if they are."""
+        if sum("wrong-values" in t["outcome"] for t in self.tried.trials) >= _ENOUGH:
+            return f"it was wrong on {_ENOUGH} already"
+        short = self.left() < self._task.seconds * (0.35 if made >= _LEAST else 0.15)
+        return "the time was up" if late or (short and made) else None
+
+    def _untied(self, trial: Trial, case: Case) -> tuple[Case, Said, list[Observation]] | None:
+        """The trial with sizes that need not be equal, if the kernel takes those; None if not."""
+        again = self.case(untied(trial))
+        if again is None or all(a is b for a, b in zip(again.leaves, case.leaves, strict=True)):
+            return None
+        said, found = self.look(again)
+        return (again, said, found) if said is not None and "raised" not in said.values else None
+
     def trials(self) -> Iterator[tuple[Case, Said, list[Observation]]]:
         """Make the trials of the plan, as many as there is time for, and yield what each showed."""
         wanted = max(_LEAST, self._task.seeds)
@@ -234,27 +249,18 @@ class Referee:
             attempts += 1
             if made >= wanted and not (trial.exotic and made < wanted + 12):
                 break
-            if sum("wrong-values" in t["outcome"] for t in self.tried.trials) >= _ENOUGH:
-                self.tried.skipped["more inputs"] = f"it was wrong on {_ENOUGH} already"
+            reason = self._why_enough(made, late=attempts > 4 * wanted + 40)
+            if reason is not None:
+                self.tried.skipped["more inputs"] = reason
                 break
-            short = self.left() < self._task.seconds * (0.35 if made >= _LEAST else 0.15)
-            if attempts > 4 * wanted + 40 or (short and made):
-                self.tried.skipped["more inputs"] = "the time was up"
-                break
-            if self._dear(trial):
-                continue
-            case = self.case(trial)
+            case = None if self._dear(trial) else self.case(trial)
             if case is None:
                 continue
             said, found = self.look(case)
             if said is not None and trial.sizes is None:
                 self._seconds = min(self._seconds or 60.0, said.values["seconds"])
             if said is not None and "raised" in said.values and trial.sizes is not None and trial.tied:
-                again = self.case(untied(trial))
-                if again is not None and any(a is not b for a, b in zip(again.leaves, case.leaves, strict=True)):
-                    other, other_found = self.look(again)
-                    if other is not None and "raised" not in other.values:
-                        case, said, found = again, other, other_found
+                case, said, found = self._untied(trial, case) or (case, said, found)
             self._note(case, said, found)
             self.seen += found
             if said is not None and "raised" not in said.values:

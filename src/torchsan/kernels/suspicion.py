@@ -191,22 +191,20 @@ class Suspicion:
         wrong = [o for o in seen if o.kind is Kind.WRONG_VALUES and o.buffer is not None and not o.exotic]
         if not wrong:
             return seen
-        lost = [lost_precision(o) if o in wrong else o for o in seen]
         if all(o.trial.values in ILL_CONDITIONED and o.relative < _INFINITE for o in wrong):
             return [lost_precision(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
+        return [lost_precision(o) if o in wrong else o for o in seen] if self._only_precision(seen, wrong) else seen
+
+    def _only_precision(self, seen: list[Observation], wrong: list[Observation]) -> bool:
+        """Whether what is wrong is as small, or as shaped, as a loss of precision makes it."""
         # Large numbers magnify an error, or overflow in half precision: what plain ones show is what it is.
         magnified = ILL_CONDITIONED | (_OVERFLOWING if self._half() else frozenset())
-        plain = (
-            [o for o in wrong if o.trial.values in _PLAIN]
-            or [o for o in wrong if o.trial.values not in magnified]
-            or wrong
-        )
+        plain = _plainest(wrong, magnified)
         explained = any(o.arithmetic is not None and o.trial.values in _PLAIN for o in seen)
         only_magnified = all(o.trial.values in magnified for o in plain)
         if all(o.relative < (5 if only_magnified else 3 if explained else 1) * self._limit() for o in plain):
-            return lost if explained or not self._smooth(plain[0]) else seen
-        finite = all(o.relative < _INFINITE or o.trial.values in _OVERFLOWING for o in wrong)
-        return lost if finite and self._stagnates(plain[0]) else seen
+            return explained or not self._smooth(plain[0])
+        return _finite(wrong) and self._stagnates(plain[0])
 
     def _half(self) -> bool:
         return any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in self._referee.example.leaves)
@@ -284,3 +282,13 @@ def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _computing(operators: Any) -> set[str]:
     return {o for o in operators if not any(w in o for w in (*_VIEWS, *_ALLOCATIONS))}
+
+
+def _plainest(wrong: list[Observation], magnified: frozenset[str]) -> list[Observation]:
+    """Those on plain values; if there are none, those on values that do not magnify an error; else all."""
+    plain = [o for o in wrong if o.trial.values in _PLAIN]
+    return plain or [o for o in wrong if o.trial.values not in magnified] or wrong
+
+
+def _finite(wrong: list[Observation]) -> bool:
+    return all(o.relative < _INFINITE or o.trial.values in _OVERFLOWING for o in wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,20 +122,21 @@ def _integers(
     return torch.from_numpy(random.integers(low, high, shape, endpoint=True)).to(dtype).reshape(shape)
 
 
+_SPECIAL = {"infinite": np.inf, "minus infinity": -np.inf, "not a number": np.nan}
+_SIMPLE: dict[str, Callable[[Floats], Floats]] = {
+    "small integers": lambda x: np.round(x * 1.5),
+    "zeros": np.zeros_like,
+    "ones": np.ones_like,
+    "large": lambda x: x * 300,
+}
+
+
 def _floats(random: np.random.Generator, pattern: str, shape: tuple[int, ...], dtype: torch.dtype) -> Floats:
     x: Floats = random.standard_normal(shape)
     n = shape[-1] if shape else 1
     along = np.arange(n, dtype=np.float64) / max(1, n - 1)
     info = torch.finfo(dtype)
     match pattern:
-        case "small integers":
-            return np.round(x * 1.5)
-        case "zeros":
-            return np.zeros(shape)
-        case "ones":
-            return np.ones(shape)
-        case "large":
-            return x * 300
         case "offset":
             return x + (1000 if info.eps < 1e-4 else 64)
         case "sorted":
@@ -157,10 +158,9 @@ def _floats(random: np.random.Generator, pattern: str, shape: tuple[int, ...], d
             return x
         case "extreme":
             return x * info.max * 0.2
-        case "infinite" | "minus infinity" | "not a number":
-            special = {"infinite": np.inf, "minus infinity": -np.inf, "not a number": np.nan}[pattern]
-            return np.where(random.random(shape) < 0.05, special, x)
-    return x
+    if pattern in _SPECIAL:
+        return np.where(random.random(shape) < 0.05, _SPECIAL[pattern], x)
+    return _SIMPLE[pattern](x) if pattern in _SIMPLE else x
 
 
 def _cancelling(random: np.random.Generator, x: Floats, n: int) -> Floats:

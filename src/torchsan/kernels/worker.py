@@ -120,14 +120,25 @@ class Worker:
             answer = self._once(request, blobs)
         return answer
 
-    def _once(self, request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        arena = Arena(request["empty"], request["guards"], fence=request["fence"])
-        wires = [Wire(**w) if w is not None else None for w in request["leaves"]]
-        if not request["reuse"] or len(self._inputs) != len(blobs):
-            self._place(arena, wires, blobs)
-        else:
+    def _fill(self, arena: Arena, request: dict[str, Any], blobs: list[bytes]) -> None:
+        """Put the inputs into memory: new memory, or that of the call before."""
+        if request["reuse"] and len(self._inputs) == len(blobs):
             for (t, block), blob in zip(self._inputs, blobs, strict=True):
                 unpack_into(t, block, blob)
+        else:
+            self._place(arena, [Wire(**w) if w is not None else None for w in request["leaves"]], blobs)
+
+    def _changed(self, before: list[bytes | None]) -> list[int]:
+        """The numbers of the inputs that hold something else than before the call."""
+        return [
+            i
+            for i, ((_, block), old) in enumerate(zip(self._inputs, before, strict=True))
+            if block is not None and block.bytes().tobytes() != old
+        ]
+
+    def _once(self, request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        arena = Arena(request["empty"], request["guards"], fence=request["fence"])
+        self._fill(arena, request, blobs)
         before = [None if block is None else block.bytes().tobytes() for _, block in self._inputs]
         self._conduct.deeds.clear()
         watch = self._launch_watch(request, arena)
@@ -151,11 +162,7 @@ class Worker:
             time.sleep(0.05)
             late = [i for i, o in tensors if _digest(o) != answer["outputs"][i].get("digest")]
             answer["late"] = late
-        answer["written"] = [
-            i
-            for i, ((_, block), old) in enumerate(zip(self._inputs, before, strict=True))
-            if block is not None and block.bytes().tobytes() != old
-        ]
+        answer["written"] = self._changed(before)
         self._after(answer, packed, arena, [o for _, o in tensors])
         if watch is not None:
             answer["events"] = [asdict(e) for e in watch.events.values()]

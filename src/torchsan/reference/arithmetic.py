@@ -166,12 +166,7 @@ class Operators:
                 still = func._schema.is_mutable or not rounds(func)
                 return result if still else map_tensors(self._nudger.like_float32, result)
             case Arithmetic.CONTIGUOUS:
-                if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
-                    args_, kwargs_ = map_tensors(lambda t: t.contiguous(), (args, kwargs))
-                    result = func(*args_, **kwargs_)
-                    if _memory(result).isdisjoint(_memory((args_, kwargs_))):
-                        return result
-                return func(*args, **kwargs)
+                return _on_contiguous(func, args, kwargs)
             case Arithmetic.TEXTBOOK:
                 plain = _TEXTBOOK.get(func._opname.removesuffix("_")) if func.namespace in _OWN else None
                 return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
@@ -202,6 +197,16 @@ class Operators:
                 if t is not copy:
                     t.copy_(copy)
         return map_tensors(widened, result)
+
+
+def _on_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result from copies of the tensors one after the other in memory, where such a copy means the same."""
+    if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
+        args_, kwargs_ = map_tensors(lambda t: t.contiguous(), (args, kwargs))
+        result = func(*args_, **kwargs_)
+        if _memory(result).isdisjoint(_memory((args_, kwargs_))):
+            return result
+    return func(*args, **kwargs)
 
 
 def rounds(func: Any) -> bool:

@@ -57,12 +57,16 @@ def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> li
     if not doubtful and not others:
         return []
     steady = answers.steady(doubtful, others)
-    found = []
-    for name, (mine, expected) in others.items():
-        if name in steady:
-            message = f"{what}{name} is {mine!r:.80}, not {expected!r:.80}"
-            found.append(Difference(name=what + name, kind=Kind.WRONG_VALUES, message=message))
-    doubtful = {n: p for n, p in doubtful.items() if n in steady}
+    found = [
+        Difference(name=what + n, kind=Kind.WRONG_VALUES, message=f"{what}{n} is {mine!r:.80}, not {expected!r:.80}")
+        for n, (mine, expected) in others.items()
+        if n in steady
+    ]
+    return found + _judged({n: p for n, p in doubtful.items() if n in steady}, answers, what)
+
+
+def _judged(doubtful: Pairs, answers: Answers, what: str) -> list[Difference]:
+    """Those of the pairs of tensors that rounding does not explain."""
     actual = Results(tensors={what + n: mine for n, (mine, _) in doubtful.items()})
     eager = {n: e for n, (_, e) in doubtful.items()}
 
@@ -75,10 +79,9 @@ def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> li
     except Unavailable:  # In no other arithmetic can it be run: then only what is another result altogether is one.
         different = [n for n, (mine, e) in doubtful.items() if is_another(mine, e)]
         messages = {n: f"{what}{n} is another tensor than in Python" for n in different}
-        return found + [Difference(name=what + n, kind=Kind.WRONG_VALUES, message=m) for n, m in messages.items()]
+        return [Difference(name=what + n, kind=Kind.WRONG_VALUES, message=m) for n, m in messages.items()]
     judged = wrong(actual, list(actual.tensors), rerun)
-    found += [d for d in judged if d.judgement is None or d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
-    return found
+    return [d for d in judged if d.judgement is None or d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
 
 
 class Answers:
