@@ -11,6 +11,9 @@ from torchsan.report.verdict import WITHOUT_AMX
 from torchsan.torch_internals.seams import torch_version
 from torchsan.torch_internals.tried import SWITCH
 
+CACHE = "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT"
+"""Whether Inductor keeps compiled graphs. Tests of caches set it to 1, with a folder of their own."""
+
 
 def advertises_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor says that it has the instructions."""
@@ -29,6 +32,8 @@ def is_fixed(since: str) -> bool:
 def prepare() -> str | None:
     """Set what the tests, and all that they start, need on this machine. Return a line that says so, or None."""
     os.environ.setdefault(SWITCH, "off")  # Or else the first program of a new PyTorch would be slowed down by it.
+    # Planted faults are compiled like any other code: what a cache keeps of one would be given to the next test.
+    os.environ[CACHE] = "0"
     if WITHOUT_AMX.keys() & os.environ.keys() or not advertises_amx() or not matmul_dies():
         return None
     os.environ.update(WITHOUT_AMX)

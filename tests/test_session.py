@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.graph import GraphLowering
 
@@ -218,7 +219,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
         torch._dynamo.reset()
-        yield folder
+        with inductor_config.patch(fx_graph_cache=True):
+            yield folder
         torch._dynamo.reset()
 
 

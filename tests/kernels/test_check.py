@@ -85,7 +85,8 @@ def test_the_json_is_that_of_every_report(report: torchsan.KernelReport) -> None
 
 
 def test_the_same_kernel_gets_the_same_verdict() -> None:
-    one, two = (torchsan.check_kernel(torch.tanh, torch.tanh, (torch.ones(3, 4),)) for _ in range(2))
+    # With time enough for all of them: which sizes are too dear is a matter of how busy the machine is.
+    one, two = (torchsan.check_kernel(torch.tanh, torch.tanh, (torch.ones(3, 4),), time=600.0) for _ in range(2))
     assert one.tried["digest"] == two.tried["digest"]
 
 

@@ -14,6 +14,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codegen.cpp import CppOverrides, CppVecOverrides
 
 import torchsan
+from tests.machine import CACHE
 from torchsan.records import Kind, Severity, Stage
 from torchsan.session import Session
 
@@ -26,8 +27,10 @@ X = torch.linspace(-2, 2, 400).reshape(20, 20)
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE, "1")
     torch._dynamo.reset()
-    yield tmp_path / "cache"
+    with inductor_config.patch(fx_graph_cache=True):
+        yield tmp_path / "cache"
     torch._dynamo.reset()
 
 

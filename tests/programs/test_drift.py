@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import torchsan
+from tests.machine import CACHE
 from torchsan.calls import crossref
 from torchsan.recording import Reader
 from torchsan.report.verdict import verdict
@@ -101,7 +102,7 @@ def test_code_from_a_cache_whose_switch_is_elsewhere_is_compiled_anew_and_compar
         "PYTHONPATH": str(Path(torchsan.__file__).parents[1]),
         "TORCHSAN_OPTIONS": "",
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0",
+        CACHE: "1",
     }
     torchsans = ["-m", "torchsan", "run", "--json", "report.json"]
     for words, status in (([], 0), (torchsans, 0)):

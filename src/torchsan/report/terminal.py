@@ -67,7 +67,8 @@ def print_report(
     """Print the report of a recording, on one screen.
 
     `quiet` leaves out what was looked at, and `everything` no line. Not `verbose`: one line if all is clean, and else
-    the findings but notes, the kernels beside the culprits, and what was not checked if that is why it is incomplete.
+    the findings but notes, and the kernels beside the culprits; or all kernels and what was not checked if it is
+    incomplete.
     """
     outcome = verdict(recording)
     if outcome.status is Status.CLEAN and not (quiet or verbose or everything or any(idle_suppressions(recording))):
@@ -84,8 +85,11 @@ def print_report(
         ]
     elif not quiet:
         culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
-        sections += [(partial(_program, recording, place, culprits), 14)] if culprits else []
-        sections += [(partial(_skipped, recording, place, False), 6)] if outcome.status is Status.INCOMPLETE else []
+        if outcome.status is Status.INCOMPLETE:
+            sections += [(partial(_program, recording, place, None), 14)]
+            sections += [(partial(_skipped, recording, place, False), 6)]
+        elif culprits:
+            sections += [(partial(_program, recording, place, culprits), 14)]
     print_lines([*_fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
 
 
