@@ -384,7 +384,7 @@ def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.Mo
     assert "torchsan: graph 1, 2 kernels so far\r\n" in screen
     assert "program's own line\r\n" in screen
     assert "\x1b[" in screen
-    assert status == 0
+    assert status == 4  # A graph is in the log, and nobody has called it.
     script("", "other.py")
     assert "\x1b[" not in cli("run", "other.py").stderr
 
