@@ -20,7 +20,7 @@ def resolve(tmp_path: Path, flags: dict[str, Any] | None = None, variable: str =
 
 def test_nothing_said_means_all_checks_and_no_watching(tmp_path: Path) -> None:
     assert resolve(tmp_path) == Options()
-    assert Options().check == (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY)
+    assert Options().check == (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY, Check.CACHE)
     assert Options().watch is Watch.OFF
     assert Options().calls == 2
 

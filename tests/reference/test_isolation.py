@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
 
@@ -94,9 +95,10 @@ def test_shared_memory_and_random_numbers_are_its_own() -> None:
 
 
 def test_no_child_is_left_to_wait_for() -> None:
+    # Other tests of this process may have left children of their own, such as those that compile for PyTorch.
+    before = {child.pid for child in psutil.Process().children()}
     assert said(lambda: 1) == "1"
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert {child.pid for child in psutil.Process().children()} <= before
 
 
 def test_a_child_ends_when_our_end_is_closed() -> None:
