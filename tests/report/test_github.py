@@ -23,10 +23,10 @@ def recording(folder: Path, *findings: Finding, suppress: tuple[Suppression, ...
 
 
 def test_each_finding_is_annotated_at_its_line(tmp_path: Path) -> None:
-    lines = (SourceLine(file="/work/src/a,b.py", line=7, code=""),)
+    lines = (SourceLine(file="/repo/src/a,b.py", line=7, code=""),)
     findings = finding(source=lines), finding(Severity.WARNING), finding(Severity.NOTE, source=())
     said = "the kernel computes other values than eager"
-    assert list(workflow_commands(recording(tmp_path / "run", *findings), "/work")) == [
+    assert list(workflow_commands(recording(tmp_path / "run", *findings), "/repo")) == [
         f"::error file=src/a%2Cb.py,line=7,title=torchsan F1%3A wrong-values::{said}",
         f"::warning file=model.py,line=12,title=torchsan F2%3A wrong-values::{said}",
         f"::notice title=torchsan F3%3A wrong-values::{said}",
