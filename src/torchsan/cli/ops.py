@@ -7,23 +7,28 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torchsan.errors import UsageError
-from torchsan.records import encode
+from torchsan.errors import TorchsanError, UsageError
+from torchsan.records import Severity, encode
 from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
 
 if TYPE_CHECKING:
     from torchsan.checks.metadata.operator import Result
+    from torchsan.records import Finding
 
 _DESCRIPTION = """\
 Load modules and check every operator they register: fake kernel, schema and aliasing against what the operator does, \
-eagerly, functionalised and compiled. Arguments are made from the schema; a module that knows better has a mapping \
-`torchsan_samples` from `library::operator` to a function that returns a list of argument tuples.
+eagerly, functionalised and compiled; and referee its kernel, as `check-kernel` does. Arguments are made from the \
+schema; a module that knows better has a mapping `torchsan_samples` from `library::operator` to a function that \
+returns a list of argument tuples, and `torchsan_references` to functions that say what is right.
 """
-_WAYS = ("eager", "functionalized", "compiled", "decomposition")
+_WAYS = ("eager", "functionalized", "compiled", "decomposition", "kernel")
+_SECONDS = 12.0
+"""For the referee, for one operator."""
 
 
 class _JsonExporter(Exporter[Sequence["Result"]]):
@@ -43,46 +48,53 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("modules", nargs="+", metavar="MODULE", help="a module, or the path of a .py file")
     add_export_flags(parser, _EXPORTERS)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes seconds each")
+    parser.add_argument("--no-referee", action="store_true", help="leave out the referee, which takes seconds each")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table to stdout and return the status: 1 for errors, 4 if an operator could not be checked."""
     exports = Exports(_EXPORTERS, args)
-    overloads, samples = _load(args.modules)
+    overloads, samples, references = _load(args.modules)
     from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
 
     results = []
     for overload in overloads:
         given = _given(overload, samples)
-        results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile))
+        referee = None if args.no_referee else partial(_refereed, overload, _named(overload, references))
+        results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile, referee=referee))
     exports.write(results)
     if not exports.to_stdout:
-        sys.stdout.write(_table(results, compiled=not args.no_compile))
+        sys.stdout.write(_table(results))
     if any(r.status == "error" for r in results):
         return 1
     return 4 if any(r.status == "not checked" for r in results) else 0
 
 
-def _load(names: Iterable[str]) -> tuple[list[Any], dict[str, Callable[[], Any]]]:
-    """Import the modules; return the overloads that this registered, and the samples that the modules bring."""
+Named = dict[str, Callable[..., Any]]
+
+
+def _load(names: Iterable[str]) -> tuple[list[Any], Named, Named]:
+    """Import the modules; return the overloads that this registered, and the samples and references they bring."""
     from torchsan.torch_internals.operators import is_own, overloads_named, registered_names
 
     sys.path.insert(0, str(Path.cwd()))
     before = registered_names()
-    samples: dict[str, Callable[[], Any]] = {}
+    brought: dict[str, Named] = {"torchsan_samples": {}, "torchsan_references": {}}
     for name in names:
-        found = getattr(_import(name), "torchsan_samples", {})
-        if not isinstance(found, Mapping):
-            raise UsageError(f"torchsan_samples of {name} is no mapping of operators to functions", slug="bad-samples")
-        samples.update(found)
+        module = _import(name)
+        for what, collected in brought.items():
+            found = getattr(module, what, {})
+            if not isinstance(found, Mapping):
+                raise UsageError(f"{what} of {name} is no mapping of operators to functions", slug="bad-samples")
+            collected.update(found)
     overloads = [o for o in overloads_named(registered_names() - before) if not is_own(o)]
     if not overloads:
         raise UsageError(
             f"{', '.join(names)} registers no operators; name the module that defines them", slug="no-operators"
         )
-    return overloads, samples
+    return overloads, brought["torchsan_samples"], brought["torchsan_references"]
 
 
 def _import(name: str) -> ModuleType:
@@ -100,10 +112,37 @@ def _import(name: str) -> ModuleType:
         raise UsageError(f"cannot import {name}: {e}; is it installed, or in this folder?", slug="no-module") from e
 
 
-def _given(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any] | None:
-    """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
+def _named(overload: Any, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any] | None:
+    """What a module has for an overload, by its full name or without that of the overload."""
     name = overload.name()
-    make = samples.get(name) or samples.get(name.partition(".")[0])
+    return functions.get(name) or functions.get(name.partition(".")[0])
+
+
+def _refereed(
+    overload: Any, reference: Callable[..., Any] | None, samples: list[Any]
+) -> tuple[str, list[Finding], list[str]]:
+    """Referee the kernel of an operator with the first sample that has no argument which needs its name."""
+    from torchsan.kernels.check import run as referee
+    from torchsan.kernels.operators import operator_task, positional
+
+    args = next((a for a in (positional(overload, *s) for s in samples) if a is not None), None)
+    if args is None:
+        return "-", [], ["its kernel was not refereed: it has arguments that can only be named"]
+    if not overload._schema.returns and not overload._schema.is_mutable:
+        return "-", [], ["its kernel was not refereed: it has no result"]
+    name = overload.name()
+    try:
+        report = referee(operator_task(overload, args, seconds=_SECONDS, reference=reference), name=name, reference="")
+    except TorchsanError as e:
+        return "-", [], [f"its kernel was not refereed: {e}"[:300]]
+    findings = [f for f in report.findings if f.severity is not Severity.NOTE]
+    told = ", ".join(sorted({str(f.kind) for f in findings}))
+    return told or ("ok" if report else "unreferenced"), findings, []
+
+
+def _given(overload: Any, samples: Mapping[str, Callable[..., Any]]) -> list[Any] | None:
+    """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
+    make = _named(overload, samples)
     if make is None:
         return None
     given = []
@@ -113,16 +152,15 @@ def _given(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any]
     return given
 
 
-def _table(results: list[Result], *, compiled: bool) -> str:
-    ways = [w for w in _WAYS if compiled or w != "compiled"]
+def _table(results: list[Result]) -> str:
+    ways = [w for w in _WAYS if any(w in r.ways for r in results)]
     rows = [("operator", "samples", *ways, "status")]
     rows += [(r.operator, str(r.samples), *(r.ways.get(w, "-")[:40] for w in ways), r.status) for r in results]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     for result in results:
         for finding in result.findings:
-            evidence = finding.evidence
             lines += ["", f"{finding.severity}: {finding.kind}: {finding.message}"]
-            lines += [f"    {evidence['call']}", f"    {evidence['fix']}"]
+            lines += [f"    {finding.evidence[key]}" for key in ("call", "fix", "inputs") if key in finding.evidence]
         lines += [f"\n{result.operator}: {reason}" for reason in result.skipped]
     return "\n".join(lines) + "\n"
