@@ -32,7 +32,8 @@ def test_every_statement_is_understood(path: Path) -> None:
     else:
         assert program.launches()
         assert all(launch.writes for launch in program.launches())
-        assert not any(launch.users_own for launch in program.launches())
+        users = [launch.kernel for launch in program.launches() if launch.users_own]
+        assert bool(users) == path.stem.startswith("users_")
 
 
 def test_no_torch_is_needed() -> None:
@@ -67,6 +68,12 @@ def test_partitions_are_functions_of_their_own() -> None:
     program = _parsed("partitions-0")
     assert {"call", "partition_0", "partition_1"} <= set(program.functions)
     assert [len(program.functions[f"partition_{i}"].launches()) for i in (0, 1)] == [2, 2]
+
+
+def test_what_a_kernel_is_given_through_descriptors_is_known() -> None:
+    (users,) = [x for x in _parsed("users_descriptors-0").launches() if x.users_own]
+    assert [a.base for a in users.arguments[:3]] == ["buf1", "arg1_1", "buf0"]
+    assert "make_tensor_descriptor" in (FOLDER / "2.13" / "tma_template-0.wrapper").read_text(encoding="utf-8")
 
 
 def test_a_template_and_a_combo_kernel_say_what_they_write() -> None:
