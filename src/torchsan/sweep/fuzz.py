@@ -112,7 +112,7 @@ def fresh(chance: random.Random) -> Genome:
     sizes = tuple(dict.fromkeys(chance.choice(SIZES) for _ in range(3 if several else 1)))
     gradients = chance.random() < 0.4
     shared = [str(chance.choice(SIZES)) for _ in range(2)]
-    inputs = []
+    inputs: list[str] = []
     for _ in range(chance.randint(1, 3)):
         dtype = chance.choice(DTYPES) if inputs else "float32"
         inputs.append(_input(chance, dtype, ["n", *shared][: chance.randint(1, 3)], gradients=gradients))
@@ -180,7 +180,7 @@ def grown(genome: Genome, chance: random.Random, size: int) -> Genome:
     if worlds is None:
         return replace(genome, lines=())
     lines = [line for line in genome.lines if worlds.take(line)]
-    most = max(len(lines) + 1, chance.randint(2, size))
+    most = max(len(lines) + 1, chance.randint(2, max(2, size)))
     families = [family for family, weight in WEIGHTED for _ in range(weight)]
     number = 1 + max((int(name[1:]) for name in _computed(tuple(lines))), default=-1)
     for _ in range(_TRIES):
