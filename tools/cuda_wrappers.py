@@ -376,7 +376,8 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 def cleaned(source: str) -> str:
     """A wrapper without what is true of this machine only, and without what benchmarks it."""
     source = source.partition("\ndef get_args():")[0].partition("\ndef benchmark_compiled_module(")[0] + "\n"
-    source = re.sub(r"^ *# (?:AOT ID|Topologically|Source node|kernel path|Original ATen).*\n", "", source, flags=re.M)
+    about = r"AOT ID|Topologically|Source node|kernel path|Original ATen|Original path"
+    source = re.sub(rf"^ *# (?:{about}).*\n", "", source, flags=re.M)
     return re.sub(r"^ *#  .*\n", "", source, flags=re.M)
 
 

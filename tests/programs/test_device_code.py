@@ -116,7 +116,6 @@ PROGRAMS: list[tuple[str, Callable[..., Any], tuple[Tensor, ...]]] = [
     ("scatter-0", lambda x, i: x.index_add(0, i, x), (_seeded(64, 8), torch.arange(64) % 7)),
     ("dynamic-0", lambda x: (x @ x.T).exp().sum(-1), (_seeded(60, 64) / 8,)),
     ("templates-0", lambda x, w: (x @ w).relu(), (_seeded(256, 64), _seeded(64, 128))),
-    ("tma_template-0", lambda x, w: (x @ w).relu(), (_seeded(128, 64), _seeded(64, 256))),
     ("tensor_descriptors-0", lambda x, y: x.exp() + y, (_seeded(256, 64), _seeded(256, 64))),
     ("combo_kernels-0", lambda x, y, z: (x.sin(), y.cos(), z.sum(-1)), (_seeded(64), _seeded(80), _seeded(8, 90))),
     ("cudagraphs-0", lambda x: x.sin() @ x.cos(), SQUARE),

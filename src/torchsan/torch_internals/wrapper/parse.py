@@ -175,10 +175,11 @@ _GUARDS = (
 )  # fmt: skip
 _DEVICE_CALLS = ("set_device", "synchronize", "wait_stream", "wait_event", "record", "range_push", "range_pop")
 """Methods that arrange devices, streams and profiles, and touch no value."""
-_VIEWS = ("reinterpret_tensor", "copy_if_misaligned")
+_VIEWS = ("reinterpret_tensor", "copy_if_misaligned", "copy_misaligned")  # The last until 2.12.
 _DESCRIPTORS = "triton.tools."
 """`triton.tools.tensor_descriptor.TensorDescriptor.from_tensor(buf0, [32, 32])`, and older spellings."""
-_NUMBERS = ("get_raw_stream", "get_external_object_by_index", "max", "min", "align", "torch.Event", "math.")
+_STREAMS = ("get_raw_stream", "get_external_object_by_index", "_get_stream_by_index")
+_NUMBERS = (*_STREAMS, "max", "min", "align", "torch.Event", "math.")
 _CONVERSIONS = ("int", "float", "bool")
 """`buf2_selector = int(buf1.item())`: the way that `cond` takes, as a number."""
 
