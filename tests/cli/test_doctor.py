@@ -39,7 +39,8 @@ def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch)
     ("version", "found", "remedy"),
     [
         ("3.7.1", "3.7.1: no GPU, so kernels run by its interpreter only", None),
-        ("4.0.0", "4.0.0: no GPU", "tested with Triton 3.7"),
+        ("3.9.0", "3.9.0: no GPU, so kernels run by its interpreter only", None),
+        ("4.0.0", "4.0.0: no GPU", "tested with Triton 3.7 and 3.9"),
         (None, "not installed", "pip install 'torchsan[triton]'"),
     ],
 )

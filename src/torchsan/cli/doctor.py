@@ -32,8 +32,8 @@ from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, 
 from torchsan.torch_internals.tried import Tried, last_try
 
 _LOW_DISK = 2 * 2**30
-_TRITON = ("3", "7")
-"""The release of Triton that tests run: the one that PyTorch 2.13 asks for."""
+_TRITON = ("3.7", "3.9")
+"""The releases of Triton that tests run: those that PyTorch 2.13 and 2.15 ask for."""
 _MATMUL = "import torch; t = torch.ones(64, 64, dtype=torch.bfloat16); t @ t"
 _PROGRAM = """
 #include <omp.h>
@@ -249,8 +249,8 @@ def _triton() -> Examined:
     torch = sys.modules.get("torch")
     device = torch is not None and (torch.cuda.is_available() or torch.xpu.is_available())
     where = "kernels run on the GPU" if device else "no GPU, so kernels run by its interpreter only"
-    tested = version.split(".")[:2] == list(_TRITON)
-    remedy = None if tested else f"torchsan is tested with Triton {'.'.join(_TRITON)}, by its interpreter"
+    tested = ".".join(version.split(".")[:2]) in _TRITON
+    remedy = None if tested else f"torchsan is tested with Triton {' and '.join(_TRITON)}, by its interpreter"
     return Examined(what="triton", found=f"{version}: {where}", remedy=remedy)
 
 

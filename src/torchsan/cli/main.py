@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -18,7 +19,7 @@ from torchsan.report.findings import clean
 
 _COMMANDS = (
     *("run", "report", "open", "explain", "values", "diff", "repro", "export"),
-    *("ops", "check-package", "check-kernel", "store", "cache", "doctor"),
+    *("ops", "check-package", "check-kernel", "sweep", "fuzz", "store", "cache", "doctor"),
 )
 _EPILOG = """\
 examples:
@@ -99,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # The last resort: torchsan failed, and says so with the status for it.
         if os.environ.get("TORCHSAN_DEBUG"):
             raise
+        if isinstance(e, OSError) and e.errno == errno.ENAMETOOLONG:
+            return _complain(f"{e.strerror}: {e.filename!s:.200} [usage]", 2)
         return _complain(
             f"torchsan itself failed: {type(e).__name__}: {e}; this is a bug in torchsan: please report it, with the "
             "traceback that TORCHSAN_DEBUG=1 gives [internal-error]",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torchsan.checks.metadata.registered import given_references, given_samples, load_operators, of_overload
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.records import Severity, encode
 from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
@@ -55,14 +52,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the table to stdout and return the status: 1 for errors, 4 if an operator could not be checked."""
     exports = Exports(_EXPORTERS, args)
-    overloads, samples, references = _load(args.modules)
+    overloads, samples = load_operators(args.modules)
+    if not overloads:
+        raise UsageError(
+            f"{', '.join(args.modules)} registers no operators; name the module that defines them", slug="no-operators"
+        )
     from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
 
+    references = given_references(args.modules)
     results = []
     for overload in overloads:
-        given = _given(overload, samples)
-        referee = None if args.no_referee else partial(_refereed, overload, _named(overload, references))
+        given = given_samples(overload, samples)
+        referee = None if args.no_referee else partial(_refereed, overload, of_overload(overload, references))
         results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile, referee=referee))
     exports.write(results)
     if not exports.to_stdout:
@@ -70,52 +72,6 @@ def run(args: argparse.Namespace) -> int:
     if any(r.status == "error" for r in results):
         return 1
     return 4 if any(r.status == "not checked" for r in results) else 0
-
-
-Named = dict[str, Callable[..., Any]]
-
-
-def _load(names: Iterable[str]) -> tuple[list[Any], Named, Named]:
-    """Import the modules; return the overloads that this registered, and the samples and references they bring."""
-    from torchsan.torch_internals.operators import is_own, overloads_named, registered_names
-
-    sys.path.insert(0, str(Path.cwd()))
-    before = registered_names()
-    brought: dict[str, Named] = {"torchsan_samples": {}, "torchsan_references": {}}
-    for name in names:
-        module = _import(name)
-        for what, collected in brought.items():
-            found = getattr(module, what, {})
-            if not isinstance(found, Mapping):
-                raise UsageError(f"{what} of {name} is no mapping of operators to functions", slug="bad-samples")
-            collected.update(found)
-    overloads = [o for o in overloads_named(registered_names() - before) if not is_own(o)]
-    if not overloads:
-        raise UsageError(
-            f"{', '.join(names)} registers no operators; name the module that defines them", slug="no-operators"
-        )
-    return overloads, brought["torchsan_samples"], brought["torchsan_references"]
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        if name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-            if spec is None or spec.loader is None or not Path(name).exists():
-                raise UsageError(f"no such file: {name}", slug="no-module")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            return module
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        raise UsageError(f"cannot import {name}: {e}; is it installed, or in this folder?", slug="no-module") from e
-
-
-def _named(overload: Any, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any] | None:
-    """What a module has for an overload, by its full name or without that of the overload."""
-    name = overload.name()
-    return functions.get(name) or functions.get(name.partition(".")[0])
 
 
 def _refereed(
@@ -138,18 +94,6 @@ def _refereed(
     findings = [f for f in report.findings if f.severity is not Severity.NOTE]
     told = ", ".join(sorted({str(f.kind) for f in findings}))
     return told or ("ok" if report else "unreferenced"), findings, []
-
-
-def _given(overload: Any, samples: Mapping[str, Callable[..., Any]]) -> list[Any] | None:
-    """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
-    make = _named(overload, samples)
-    if make is None:
-        return None
-    given = []
-    for sample in make():
-        pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], dict)
-        given.append(sample if pair else (tuple(sample), {}))
-    return given
 
 
 def _table(results: list[Result]) -> str:

@@ -37,10 +37,8 @@ class Verdict:
 
 
 def suppressed_by(recording: Reader, finding: Finding) -> Suppression | None:
-    """Return the suppression that a finding falls under, as of the day of the run; None if it counts."""
-    day = recording.manifest.started[:10]
-    fitting = (s for s in recording.manifest.options.suppress if s.fits(finding) and not s.expired(day))
-    return next(fitting, None)
+    """Return the suppression that a finding of a recording falls under, as of the day of the run; None if it counts."""
+    return recording.suppressions.of(finding)
 
 
 def counting(recording: Reader) -> list[Finding]:
@@ -49,15 +47,8 @@ def counting(recording: Reader) -> list[Finding]:
 
 
 def idle_suppressions(recording: Reader) -> Iterator[str]:
-    """Yield what to tell the user of suppressions that have expired, or that no finding fits."""
-    findings, day = recording.findings(), recording.manifest.started[:10]
-    for suppression in recording.manifest.options.suppress:
-        if suppression.baseline:
-            continue
-        if suppression.expired(day):
-            yield f"a suppression has expired on {suppression.expires}: {suppression} ({suppression.reason})"
-        elif not any(suppression.fits(f) for f in findings):
-            yield f"a suppression fits no finding of this run: {suppression} ({suppression.reason})"
+    """Return what to tell the user of suppressions that have expired, or that no finding fits."""
+    return recording.suppressions.idle()
 
 
 def verdict(recording: Reader) -> Verdict:
