@@ -149,6 +149,7 @@ torchsan_samples = {f"mykernels::{name}": lambda: [(torch.randn(4, 16),)] for na
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_of_operators_are_refereed(tmp_path: Path) -> None:
     """One overflows where the operator that it is named after does not; one leaves memory unwritten."""
     (tmp_path / "mykernels.py").write_text(_KERNELS)
