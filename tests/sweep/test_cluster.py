@@ -60,11 +60,10 @@ def test_a_node_that_dies_costs_no_result(cluster: Any) -> None:
     doomed = [nodes.add_node(**node) for _ in range(2)][-1]
     alone = list(run_locally(iter(programs()), _SETTING, 2))
     seen: list[Result] = []
-    killer = threading.Timer(1.0, lambda: None)
+    killer = threading.Thread(target=nodes.remove_node, args=(doomed,), kwargs={"allow_graceful": False})
     for result in run_on_ray(iter(programs()), nodes.address, _SETTING, Loads()):
         seen.append(result)
         if len(seen) == 3:
-            killer = threading.Thread(target=nodes.remove_node, args=(doomed,), kwargs={"allow_graceful": False})  # type: ignore[assignment]  # both can be joined
             killer.start()
             time.sleep(1)
     killer.join()
@@ -80,6 +79,6 @@ def test_a_task_speaks_json(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchsan.records import decode, encode
     from torchsan.sweep import cluster
 
-    monkeypatch.setitem(cluster._judges, "shared", lambda program: result(program.name))  # type: ignore[arg-type]  # as a Judge
+    monkeypatch.setitem(cluster._judges, "shared", lambda program: result(program.name))
     text = judge_task(json.dumps(encode(Program(name="a", text="x"))), "shared")
     assert decode(Result, json.loads(text)) == result("a")

@@ -98,7 +98,7 @@ def transformers_model(name: str) -> tuple[Any, dict[str, Any], Callable[[Any], 
 
     kind = getattr(importlib.import_module("transformers"), name)
     config = kind.config_class()
-    for place in (config, getattr(config, "text_config", None)):
+    for place in (config, getattr(config, "text_config", config)):
         for setting, value in _SIZES.items():
             if isinstance(getattr(place, setting, None), int):
                 setattr(place, setting, value)
