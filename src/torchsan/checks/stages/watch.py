@@ -16,7 +16,15 @@ import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
+from torchsan.checks.stages.findings import (
+    difference_finding,
+    flip_note,
+    following,
+    pair,
+    same,
+    stage_finding,
+    structural,
+)
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
@@ -41,7 +49,7 @@ class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
-    else looks at the compiled code itself, `blamed` whether that has found an error in it, `noted` whether it has noted
+    else looks at the compiled code itself, `blamed` which error that has found in it, `noted` whether it has noted
     a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
     `launches` are reads and writes that changed places in the generated program.
     """
@@ -56,7 +64,7 @@ class StagesWatch:
         skipped: Callable[[str], None],
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
-        blamed: Callable[[], bool],
+        blamed: Callable[[], str | None],
         kernel_of: Callable[[GraphRef | None, str], str | None],
         noted: Callable[[GraphRef | None], bool],
         launches: Mapping[Direction, tuple[Reordered, ...]],
@@ -202,13 +210,16 @@ class StagesWatch:
             self._blame(Culprit(graph=made, differences=tuple(differences), arithmetic=Arithmetic.EAGER), search)
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
-            severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
-            what = f"what {self._stages.backend} returned does not compute what the graphs do"
+            cause = self._blamed()
+            severity = Severity.WARNING if imprecise or cause else Severity.ERROR
+            what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
             about = search.computing(differences[0].name)
             fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
             make = partial(difference_finding, what, differences, about=about, **fields)
             moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
-            self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
+            self._found(
+                Stage.KERNEL, None, search, lambda: following(order_finding(make(), moved) if moved else make(), cause)
+            )
         elif self._note_flip(actual, names, search, direction):
             pass
         elif not self._kernels_elsewhere:

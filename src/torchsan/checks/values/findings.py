@@ -319,10 +319,15 @@ def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
+_NEARLY = 0.9
+"""The share of scattered elements from which on they are `nearly all`."""
+
+
 def where_bad(bad: torch.Tensor) -> dict[str, Any]:
     """Where the bad elements lie, for evidence: `place` for programs, `pattern` for people."""
     place = _place(bad)
-    return {"pattern": _pattern(place), "place": place}
+    nearly = place["side"] == "scattered" and float(bad.double().mean()) > _NEARLY
+    return {"pattern": "nearly all elements" if nearly else _pattern(place), "place": place}
 
 
 def _place(bad: torch.Tensor) -> dict[str, Any]:
@@ -364,4 +369,4 @@ def _pattern(place: dict[str, Any]) -> str:
             return f"the {side} {count} of {size} along dimension {dim}"
         case {"side": "edges", "dim": dim}:
             return f"both edges of dimension {dim}"
-    return "scattered"
+    return "scattered elements"
