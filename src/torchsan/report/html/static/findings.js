@@ -23,7 +23,8 @@ function findingPage(f) {
     ["graph", graph === null ? f.label : link(to("program", graph), graphLabel(graph))],
     ["kernel", f.kernel && (f.launch === null ? code(f.kernel) : link(kernelRoute(graph, f.launch), code(f.kernel), ` #${f.launch}`))],
     ["buffer", f.buffer && code(f.buffer)],
-    ["operators", f.ops.length ? f.ops.join(", ") : null],
+    ["operators", f.ops.length ? f.ops.join(", ") : null], ["when", f.when],
+    ["follows from", f.follows && link(to("findings", f.follows), f.follows)],
   ];
   return [
     h("h2", {}, badge(f.severity, f.severity), ` ${f.id}: ${f.kind}`),
