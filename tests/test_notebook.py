@@ -17,6 +17,7 @@ CELLS = [
     "import torch, torchsan\n%load_ext torchsan",
     "%%torchsan --check values\ny = torch.compile(lambda x: x.sin() + 1)(torch.ones(8))",
     "_, y.shape",
+    "%%torchsan\nx = 1\nraise ValueError('mine')",
     "torchsan.session(check='memory')",
 ]
 
@@ -54,9 +55,15 @@ def test_a_notebook_runs_with_the_magic(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client = nbclient.NotebookClient(
+        notebook, timeout=240, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
     shown = [[output["data"] for output in cell["outputs"] if "data" in output] for cell in notebook["cells"]]
+    raised = [[output["ename"] for output in cell["outputs"] if "ename" in output] for cell in notebook["cells"]]
+    assert raised == [[], [], [], ["ValueError"], []]
     assert "no findings; " in shown[1][0]["text/html"]
     assert "1 of 1 buffer checked" in shown[1][0]["text/html"]
     assert "torch.Size([8])" in shown[2][0]["text/plain"]
     assert "nothing yet" in shown[3][0]["text/html"]
+    assert "nothing yet" in shown[4][0]["text/html"]

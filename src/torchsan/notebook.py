@@ -33,11 +33,16 @@ def load_magic(shell: Any) -> None:
 
         The session is the value of the cell, in `_`; its options are those of `torchsan.session()`.
         """
-        with session(**parse_line(line)) as run:
-            result = shell.run_cell(cell)
-        if result.error_in_exec is not None:
+        run = session(**parse_line(line))
+        # As IPython runs a cell: under a name by which its lines are found, also by findings.
+        source = shell.transform_cell(cell)
+        code = compile(source, shell.compile.cache(source, shell.execution_count), "exec")
+        try:
+            with run:
+                exec(code, shell.user_ns)  # noqa: S102  # Running the user's cell is the point.
+        except BaseException:
             shell.display_pub.publish({"text/html": run._repr_html_(), "text/plain": repr(run)})
-            raise result.error_in_exec
+            raise
         return run
 
     shell.register_magic_function(check_cell, magic_kind="cell", magic_name="torchsan")

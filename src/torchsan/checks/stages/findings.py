@@ -173,7 +173,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
         evidence["unnamed"] = why
     message = f"{name} is another than eager's in {differ} of {elements} elements, as rounding may decide: {text}"
     return Finding(
-        kind=Kind.WRONG_VALUES,
+        kind=Kind.PRECISION_LOSS,
         severity=Severity.NOTE,
         check=Check.STAGES,
         stage=Stage.KERNEL,

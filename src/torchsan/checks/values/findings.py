@@ -27,7 +27,7 @@ _KINDS = {
     Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
     Outcome.EAGER_WRONG: (Kind.WRONG_VALUES, Severity.WARNING),
-    Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
+    Outcome.UNDECIDED: (Kind.PRECISION_LOSS, Severity.NOTE),
 }
 
 _SHOWN = 4
@@ -107,7 +107,7 @@ def flip_finding(
         launch,
         [flip.node],
         evidence | {"text": [flip_text(evidence["flip"])]},
-        kind=Kind.WRONG_VALUES,
+        kind=Kind.PRECISION_LOSS,
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,

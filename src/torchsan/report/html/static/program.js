@@ -12,7 +12,7 @@ function programView(graph, nth) {
   return kernelTable(known ? i : null, "");
 }
 
-function kernelTable(graph, filter) {
+function kernelTable(graph, filter, folded = true) {
   const rows = h("div", {});
   const input = h("input", { type: "search", value: filter, placeholder: "kernel, module, operator, node, buffer", "aria-label": "Filter kernels", on: { input: () => show() } });
   const verdicts = h("select", { "aria-label": "Verdict", on: { change: () => show() } },
@@ -23,7 +23,7 @@ function kernelTable(graph, filter) {
     const wanted = input.value.trim().toLowerCase();
     const fitting = (g) => g.kernels.filter((k) => matches(k, wanted) && (!verdicts.value || k.verdict === verdicts.value));
     const found = graphs.map(([g, i]) => [g, i, fitting(g)]).filter(([, , kernels]) => kernels.length || !(wanted || verdicts.value));
-    rows.replaceChildren(found.length ? paged(found, ([g, i, kernels]) => graphSection(g, i, kernels, !wanted && !verdicts.value), 12, () => h("div", {})) : h("p", { class: "dim" }, "no kernel fits"));
+    rows.replaceChildren(found.length ? paged(found, ([g, i, kernels]) => graphSection(g, i, kernels, folded && !wanted && !verdicts.value), 12, () => h("div", {})) : h("p", { class: "dim" }, "no kernel fits"));
   }
   show();
   const tab = (route, text, current) => h("li", {}, h("a", { href: route, "aria-current": current ? "true" : null }, text));
@@ -82,11 +82,13 @@ function graphSection(g, i, kernels, fold) {
     g.left_out ? `${count(g.left_out, "kernel")} more: torchsan report --all` : null].filter(Boolean).join(" · ");
   const checks = [...new Set(g.kernels.flatMap((k) => Object.keys(k.checks)))];
   const ranges = g.kernels.some((k) => k.range);
-  const headings = ["#", ...checks, "kernel", "module", "kind", "time", "bytes", ...(ranges ? ["values"] : []), "your line"];
+  const blamed = g.kernels.some((k) => k.findings.length);
+  const headings = ["#", ...checks, "kernel", ...(blamed ? ["findings"] : []), "module", "kind", "time", "bytes", ...(ranges ? ["values"] : []), "your line"];
   const row = (k) => h("tr", { class: "openable", on: { click: (event) => { if (!event.target.closest("a")) location.hash = kernelRoute(i, k.nth); } } },
     h("td", { class: "number" }, k.nth),
     checks.map((check) => h("td", { class: "verdict", "data-check": check }, sign(k.checks[check]))),
-    h("td", { class: "name" }, link(kernelRoute(i, k.nth), breakable(k.name)), k.findings.map((id) => [" ", link(to("findings", id), id)])),
+    h("td", { class: "name" }, link(kernelRoute(i, k.nth), breakable(k.name))),
+    blamed ? h("td", { class: "ids" }, k.findings.map((id) => [link(to("findings", id), id), " "])) : null,
     h("td", { class: "module" }, breakable(moduleOf(k))),
     h("td", { class: "kind" }, k.kind),
     h("td", { class: "number time" }, seconds(k.seconds), k.seconds ? meter(k.seconds / longest) : null),
