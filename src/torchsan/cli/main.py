@@ -22,6 +22,7 @@ _TASKS = {
     "see what was found": ("report", "open", "explain", "repro"),
     "look at values, and compare": ("values", "diff", "export"),
     "check a part by itself": ("ops", "check-kernel", "check-package", "cache"),
+    "look for bugs of PyTorch or a backend": ("sweep", "fuzz"),
     "look after things": ("doctor", "store", "completion"),
 }
 """The commands, by what one wants to do."""
