@@ -18,7 +18,7 @@ function artifactsView(which, line) {
   show();
   const page = number === null ? [h("h2", {}, "Artifacts"), h("p", {}, "Choose one from the list: FX graphs, the wrappers that Inductor generated, their kernels, and the files of yours that they came from. The search field above looks through all names.")]
     : artifactPage(number, line === undefined ? null : Number(line));
-  return h("div", { class: "split" }, h("aside", { "aria-label": "List of artifacts" }, h("h1", {}, `Artifacts (${index.artifacts.length})`), filter, list), h("article", {}, page));
+  return h("div", { class: number === null ? "split" : "split chosen" }, h("aside", { "aria-label": "List of artifacts" }, h("h1", {}, `Artifacts (${index.artifacts.length})`), filter, list), h("article", {}, page));
 }
 
 function artifactNumber(which) {
