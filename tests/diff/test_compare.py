@@ -264,6 +264,10 @@ def test_every_kind_of_number_is_compared(tmp_path: Path, dtype: torch.dtype, wa
     assert diff.first.comparison.mismatches == 2
 
 
+def test_more_memory_than_there_can_be_is_not_compared(compare: Compare) -> None:
+    assert not compare([run(inputs())], [run(inputs())], None, {"memory": 10**400}).memory
+
+
 @pytest.mark.parametrize("value", [torch.empty(0, 3), torch.tensor(1.0)], ids=["empty", "scalar"])
 @pytest.mark.parametrize("watch", [Watch.SAVE, Watch.PRINT])
 def test_a_tensor_of_any_size_is_the_same_as_itself(compare: Compare, value: torch.Tensor, watch: Watch) -> None:

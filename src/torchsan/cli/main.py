@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -126,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # The last resort: torchsan failed, and says so with the status for it.
         if os.environ.get("TORCHSAN_DEBUG"):
             raise
+        if isinstance(e, OSError) and e.errno == errno.ENAMETOOLONG:
+            return _complain(f"{e.strerror}: {e.filename!s:.200} [usage]", 2)
         return _complain(
             f"torchsan itself failed: {type(e).__name__}: {e}; this is a bug in torchsan: please report it, with the "
             "traceback that TORCHSAN_DEBUG=1 gives [internal-error]",

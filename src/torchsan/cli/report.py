@@ -110,8 +110,9 @@ def _run_fleet(args: argparse.Namespace, found: int) -> int:
     for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes one recording", slug="usage")
-    exports = Exports(FLEET_EXPORTERS, args)
-    with Tables.read(find_recordings(args.recordings), sys.stderr if sys.stderr.isatty() else None) as tables:
+    places = find_recordings(args.recordings)
+    exports = Exports(FLEET_EXPORTERS, args, keep=[file for place in places for file in files_of(place)])
+    with Tables.read(places, sys.stderr if sys.stderr.isatty() else None) as tables:
         fleet = summarize_fleet(tables)
     exports.write(fleet)
     if not exports.to_stdout:
@@ -127,7 +128,8 @@ def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> Verdi
     for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
-    exports = Exports(RANKS_EXPORTERS, args)
+    kept = [file for reader in ranks.readers.values() for file in files_of(str(reader.path))]
+    exports = Exports(RANKS_EXPORTERS, args, keep=kept)
     exports.write(ranks)
     if not exports.to_stdout:
         print_ranks(ranks, sys.stdout, quiet=args.quiet)

@@ -263,7 +263,8 @@ def _report(
 
 
 def _tell_github(recording: Reader, options: Options) -> None:
-    from torchsan.report.github import in_github_actions, tell_github
+    from torchsan.report.findings import in_github_actions
+    from torchsan.report.github import tell_github
 
     # Standard output belongs to the program, then to what was asked for; a job reads both streams.
     if options.github or in_github_actions(os.environ):

@@ -332,7 +332,7 @@ def _figures(recording: Reader) -> dict[tuple[int, str, int], dict[str, int]]:
     found = {}
     for event in recording.events("memory"):
         numbers = {key: event.get(key) for key in (*_FIGURES, "graph", "call")}
-        if all(type(n) is int for n in numbers.values()):
+        if all(type(n) is int and 0 <= n < 2**63 for n in numbers.values()):
             key = (event["graph"], str(event.get("direction")), event["call"])
             found[key] = {name: event[name] for name in _FIGURES}
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -48,10 +49,18 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity
 def clean(text: object, limit: int = 2000) -> str:
     """Return text from a recording as it can be shown: one line, no control characters, not endless.
 
-    A recording comes from elsewhere: what it says must not move the cursor or colour the terminal.
+    A recording comes from elsewhere: what it says must not move the cursor or colour the terminal. Nor be a command in
+    a job of GitHub Actions, which obeys any line of its log that begins as one, indented or not.
     """
     shown = "".join(c if c.isprintable() else _escape(c) for c in str(text)[: limit + 1])
+    if in_github_actions(os.environ):
+        shown = re.sub(r"^(\s*:)(?=:)", r"\1 ", shown).replace("##[", "# #[")
     return shown if len(shown) <= limit else shown[:limit] + "…"
+
+
+def in_github_actions(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a job of GitHub Actions, by the variable it sets."""
+    return environ.get("GITHUB_ACTIONS", "").lower() == "true"
 
 
 def _escape(char: str) -> str:

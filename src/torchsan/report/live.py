@@ -7,9 +7,9 @@ from typing import TextIO
 
 from torchsan.recording.folder import read_manifest
 from torchsan.records import Finding, Severity
+from torchsan.records.suppression import Suppressions
 from torchsan.report.findings import Line, began_at, finding_line, finding_lines
 from torchsan.report.terminal import print_lines
-from torchsan.report.verdict import suppression_of
 
 
 class Shown:
@@ -25,7 +25,8 @@ class Shown:
     def show(self, finding: Finding) -> None:
         """Show a finding, unless it is a note or suppressed. Raise OSError or RecordingError."""
         manifest = read_manifest(self._folder)
-        if finding.severity is Severity.NOTE or suppression_of(finding, manifest) is not None:
+        known = Suppressions(manifest.options.suppress, manifest.started[:10], [finding])
+        if finding.severity is Severity.NOTE or known.of(finding) is not None:
             return
         if finding.evidence.get("follows") in self.findings:
             lines = [finding_line(finding)]

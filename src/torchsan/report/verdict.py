@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.recording.folder import Manifest
 from torchsan.records import CallTimes, Check, Finding, InFlight, KernelRecord, Severity, decode
 from torchsan.records.suppression import Suppression
 
@@ -37,14 +36,8 @@ class Verdict:
 
 
 def suppressed_by(recording: Reader, finding: Finding) -> Suppression | None:
-    """Return the suppression that a finding of a recording falls under; None if it counts."""
-    return suppression_of(finding, recording.manifest)
-
-
-def suppression_of(finding: Finding, manifest: Manifest) -> Suppression | None:
-    """Return the suppression that a finding falls under, as of the day of the run; None if it counts."""
-    day = manifest.started[:10]
-    return next((s for s in manifest.options.suppress if s.fits(finding) and not s.expired(day)), None)
+    """Return the suppression that a finding of a recording falls under, as of the day of the run; None if it counts."""
+    return recording.suppressions.of(finding)
 
 
 def counting(recording: Reader) -> list[Finding]:
@@ -53,15 +46,8 @@ def counting(recording: Reader) -> list[Finding]:
 
 
 def idle_suppressions(recording: Reader) -> Iterator[str]:
-    """Yield what to tell the user of suppressions that have expired, or that no finding fits."""
-    findings, day = recording.findings(), recording.manifest.started[:10]
-    for suppression in recording.manifest.options.suppress:
-        if suppression.baseline:
-            continue
-        if suppression.expired(day):
-            yield f"a suppression has expired on {suppression.expires}: {suppression} ({suppression.reason})"
-        elif not any(suppression.fits(f) for f in findings):
-            yield f"a suppression fits no finding of this run: {suppression} ({suppression.reason})"
+    """Return what to tell the user of suppressions that have expired, or that no finding fits."""
+    return recording.suppressions.idle()
 
 
 def verdict(recording: Reader) -> Verdict:
