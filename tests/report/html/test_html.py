@@ -158,7 +158,7 @@ def test_a_kernel_leads_to_its_neighbours_its_source_and_its_values(file: Path, 
 def test_kernels_can_be_filtered(file: Path, open_page: Open) -> None:
     page = open_page(file, "#program")
     page.get_by_label("Filter kernels").fill("BUF3")
-    assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_4", "cpp_fused_relu_3"]  # What is wrong is first.
+    assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_4", "cpp_fused_relu_3"]
     page.get_by_label("Verdict").select_option("error")
     assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_4"]
     page.get_by_label("Filter kernels").fill("nothing like it")
