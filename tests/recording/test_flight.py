@@ -26,6 +26,13 @@ forward, backward = (flight.of_call(GraphRef(id=GraphId(3), direction=d), 7) for
 forward(RUNNING, 11)
 threading.Thread(target=lambda: (backward(CHECKING, 2), backward(NOTHING, 0))).start()
 threading.Thread(target=lambda: backward(CHECKING, 5)).start()
+def check():
+    with flight.checking(GraphRef(id=GraphId(4), direction=Direction.INFERENCE), 8):
+        pass
+    flight.checking(GraphRef(id=GraphId(5), direction=Direction.INFERENCE), 9).__enter__()
+thread = threading.Thread(target=check)
+thread.start()
+thread.join()
 if os.fork() == 0:
     forward(NOTHING, 0)
     os._exit(0)
@@ -48,6 +55,7 @@ def test_what_each_thread_did_when_the_process_was_killed_is_known() -> None:
     assert list(in_flight(page)) == [
         InFlight(graph=GraphId(3), direction=Direction.FORWARD, nth=11, call=7, checking=False),
         InFlight(graph=GraphId(3), direction=Direction.BACKWARD, nth=5, call=7, checking=True),
+        InFlight(graph=GraphId(5), direction=Direction.INFERENCE, nth=None, call=9, checking=True),
     ]
     os.close(page)
 

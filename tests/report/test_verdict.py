@@ -157,3 +157,12 @@ def test_a_crash_outside_of_checked_launches_says_what_to_do(tmp_path: Path) -> 
     writer._drop()
     finalize(writer.path, Program(signal=11))
     assert "`--calls all` checks each" in verdict(Reader(writer.path)).reasons[1]
+
+
+def test_a_crash_while_torchsan_runs_a_graph_says_so(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.graph(graph())
+    writer._drop()
+    whole = InFlight(graph=GraphId(0), direction=Direction.FORWARD, nth=None, call=4, checking=True)
+    finalize(writer.path, Program(signal=11), in_flight=[whole])
+    assert "running the operators of graph 0 forward (call 4)" in verdict(Reader(writer.path)).reasons[1]

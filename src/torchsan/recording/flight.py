@@ -14,7 +14,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from torchsan.files import high_descriptors
 from torchsan.records import Direction, GraphId, GraphRef, InFlight
@@ -27,6 +27,8 @@ _FIRST = 64
 _SLOTS = (_SIZE - _FIRST) // _SLOT.size
 NOTHING, RUNNING, CHECKING = range(3)
 """What a thread does with a launch."""
+_WHOLE = -1
+"""In the place of a launch: all of the graph."""
 _DIRECTIONS = tuple(Direction)
 
 
@@ -66,6 +68,16 @@ class Flight:
         """The program is about to start."""
         self._page[0] = 1
 
+    @contextmanager
+    def checking(self, graph: GraphRef, call: int) -> Iterator[None]:
+        """While the context lasts, torchsan runs the whole of a graph by itself, to compare."""
+        mark = self.of_call(graph, call)
+        mark(CHECKING, _WHOLE)
+        try:
+            yield
+        finally:
+            mark(NOTHING, 0)
+
     def of_call(self, graph: GraphRef, call: int) -> Callable[[int, int], None]:
         """Return what to tell, in a call of a graph, what this thread does from now on, and with which launch."""
         direction = _DIRECTIONS.index(graph.direction)
@@ -90,11 +102,11 @@ def in_flight(descriptor: int) -> Iterator[InFlight]:
     for at in range(_FIRST, len(page) - _SLOT.size + 1, _SLOT.size):
         doing, graph, direction, nth, call = _SLOT.unpack_from(page, at)
         with suppress(IndexError):  # The program may write where it should not: that is why it died, perhaps.
-            if doing in (RUNNING, CHECKING) and min(graph, direction, nth, call) >= 0:
+            if doing in (RUNNING, CHECKING) and min(graph, direction, call) >= 0 and nth >= _WHOLE:
                 yield InFlight(
                     graph=GraphId(graph),
                     direction=_DIRECTIONS[direction],
-                    nth=nth,
+                    nth=None if nth == _WHOLE else nth,
                     call=call,
                     checking=doing == CHECKING,
                 )

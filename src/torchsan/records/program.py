@@ -133,11 +133,14 @@ class CallCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """A launch that was running when the program died, or that torchsan was `checking`, which may run it again."""
+    """A launch that was running when the program died, or that torchsan was `checking`, which may run it again.
+
+    Without a launch it was running the whole graph by itself, to compare.
+    """
 
     graph: GraphId
     direction: Direction
-    nth: int
+    nth: int | None
     call: int
     checking: bool
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.records import CallTimes, Check, Finding, InFlight, KernelRecord, Severity, decode
+from torchsan.records import (
+    CallTimes,
+    Check,
+    Direction,
+    Finding,
+    GraphId,
+    InFlight,
+    KernelRecord,
+    Severity,
+    decode,
+)
 from torchsan.records.suppression import Suppression
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -133,7 +143,9 @@ class LaunchInFlight:
 
 def in_flight(recording: Reader) -> list[LaunchInFlight]:
     """Return the launches that were running, or being checked, when the program died."""
-    kernels = {(g.id, g.direction, k.nth): k for g in recording.graphs() for k in g.kernels}
+    kernels: dict[tuple[GraphId, Direction, int | None], KernelRecord] = {
+        (g.id, g.direction, k.nth): k for g in recording.graphs() for k in g.kernels
+    }
     launches = [decode(InFlight, body) for body in recording.events("in-flight")]
     return [LaunchInFlight(launch=x, kernel=kernels.get((x.graph, x.direction, x.nth))) for x in launches]
 
@@ -144,6 +156,9 @@ _MOST_LINES = 3
 def in_flight_text(found: LaunchInFlight) -> str:
     """Return in words what a thread did when the program died."""
     launch, kernel = found.launch, found.kernel
+    if launch.nth is None:
+        where = f"graph {launch.graph} {launch.direction} (call {launch.call})"
+        return f"torchsan was running the operators of {where}, to compare; with `--check memory` it names the launch"
     what = kernel.name if kernel is not None else f"launch {launch.nth}"
     doing = "torchsan was checking" if launch.checking else "it was running"
     text = f"{doing} {what} (launch {launch.nth} of graph {launch.graph} {launch.direction}, call {launch.call})"

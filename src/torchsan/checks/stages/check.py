@@ -127,6 +127,7 @@ class StagesCheck(Observer):
             kernel_of=self._kernel_of,
             noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
             launches=self._launches.setdefault(id(ladder), {}),
+            flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 
