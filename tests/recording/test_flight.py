@@ -24,15 +24,19 @@ flight.started()
 both = (Direction.FORWARD, Direction.BACKWARD)
 forward, backward = (flight.of_call(GraphRef(id=GraphId(3), direction=d), 7) for d in both)
 forward(RUNNING, 11)
-threading.Thread(target=lambda: (backward(CHECKING, 2), backward(NOTHING, 0))).start()
-threading.Thread(target=lambda: backward(CHECKING, 5)).start()
+def come_and_go():
+    backward(CHECKING, 2)
+    backward(NOTHING, 0)
 def check():
     with flight.checking(GraphRef(id=GraphId(4), direction=Direction.INFERENCE), 8):
         pass
-    flight.checking(GraphRef(id=GraphId(5), direction=Direction.INFERENCE), 9).__enter__()
-thread = threading.Thread(target=check)
-thread.start()
-thread.join()
+    kept.append(flight.checking(GraphRef(id=GraphId(5), direction=Direction.INFERENCE), 9))
+    kept[0].__enter__()
+kept = []
+for target in (come_and_go, lambda: backward(CHECKING, 5), check):
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
 if os.fork() == 0:
     forward(NOTHING, 0)
     os._exit(0)
