@@ -40,7 +40,8 @@ def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch)
     [
         ("3.7.1", None, "3.7.1: a kernel runs; no GPU, so kernels run by its interpreter only", None),
         ("3.7.1", "exit status 1", "3.7.1: a kernel does not run: exit status 1", "reinstall triton"),
-        ("4.0.0", None, "4.0.0: a kernel runs; no GPU", "tested with Triton 3.7"),
+        ("3.9.0", None, "3.9.0: a kernel runs; no GPU, so kernels run by its interpreter only", None),
+        ("4.0.0", None, "4.0.0: a kernel runs; no GPU", "tested with Triton 3.7 and 3.9"),
         (None, None, "not installed", "pip install 'torchsan[triton]'"),
     ],
 )

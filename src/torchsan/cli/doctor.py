@@ -32,8 +32,8 @@ from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, 
 from torchsan.torch_internals.tried import Tried, last_try
 
 _LOW_DISK = 2 * 2**30
-_TRITON = ("3", "7")
-"""The release of Triton that tests run: the one that PyTorch 2.13 asks for."""
+_TRITON = ("3.7", "3.9")
+"""The releases of Triton that tests run: those that PyTorch 2.13 and 2.15 ask for."""
 _MATMUL = "import torch; t = torch.ones(64, 64, dtype=torch.bfloat16); t @ t"
 _KERNEL = """
 import os
@@ -298,10 +298,10 @@ def _triton() -> Examined:
         file.write_text(_KERNEL)
         problem = _problem([sys.executable, str(file)])
     if problem is not None:
-        remedy = f"reinstall triton: pip install 'triton=={'.'.join(_TRITON)}.*'"
+        remedy = "reinstall triton: pip install 'torchsan[triton]'"
         return Examined(what="triton", found=f"{version}: a kernel does not run: {problem}", remedy=remedy)
-    tested = version.split(".")[:2] == list(_TRITON)
-    untested = None if tested else f"torchsan is tested with Triton {'.'.join(_TRITON)}, by its interpreter"
+    tested = ".".join(version.split(".")[:2]) in _TRITON
+    untested = None if tested else f"torchsan is tested with Triton {' and '.join(_TRITON)}, by its interpreter"
     return Examined(what="triton", remedy=untested, found=f"{version}: a kernel runs; {where}")
 
 

@@ -18,7 +18,7 @@ from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome
-from torchsan.torch_internals.operators import is_users_kernel
+from torchsan.torch_internals.operators import OutsideOfTensors, is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
 
@@ -93,6 +93,21 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
         message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+    )
+
+
+def outside_finding(program: CompiledProgram, launch: Launch, target: Target, outside: OutsideOfTensors) -> Finding:
+    """The finding that a user's kernel reads what is in none of its tensors."""
+    return _finding(
+        program,
+        launch,
+        [target.node],
+        {"text": ["its own source does so, run by Triton's interpreter with what the program gives it"]},
+        kind=Kind.OUT_OF_BOUNDS_READ,
+        stage=Stage.KERNEL,
+        severity=Severity.ERROR,
+        buffer=target.buffer,
+        message=f"{launch.kernel} reads {outside.where}",
     )
 
 
