@@ -56,3 +56,13 @@ def test_what_decides_a_branch_changes_the_fingerprint() -> None:
     assert fingerprint(fn, (torch.zeros(3),), {}) != before
     state["factor"] = 2
     assert fingerprint(fn, (torch.ones(2),), {}) != before
+
+
+def test_what_a_triton_kernel_keeps_is_not_the_programs() -> None:
+    kernel = type("JITFunction", (), {"__module__": "triton.runtime.jit"})()
+    kernel.launches = 3
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * len(str(kernel))
+
+    assert reachable(fn, (), {}).values == {}

@@ -18,7 +18,7 @@ _DEEP = 16
 _LONG = 4096
 """Items of a container that are looked at."""
 _PLAIN = (bool, int, float, str)
-_LIBRARIES = ("torch", "torchsan", "numpy", "builtins", "collections", "typing", "functools", "threading", "logging")
+_LIBRARIES = tuple("torch torchsan triton numpy builtins collections typing functools threading logging".split())
 """Whose objects are not the program's, unless they are modules, parameters or optimizers."""
 
 
