@@ -123,6 +123,9 @@ def test_other_inputs_are_said_to_be_that(compare: Compare) -> None:
     assert diff.first is not None
     assert (diff.first.name, diff.first.role) == ("arg0_1", Role.INPUT)
     assert judged(diff)["sum_1"] is Judged.FOLLOWS
+    inputs_ = {v.name: v.judged for v in diff.values if v.role is Role.INPUT}
+    assert set(inputs_.values()) == {Judged.DIFFERENT}
+    assert len(inputs_) == 2
 
 
 def test_calls_that_only_one_run_made_are_a_gap(compare: Compare) -> None:

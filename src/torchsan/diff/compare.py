@@ -137,7 +137,7 @@ class _Tally:
             self._skip(f"{late} values", reason)
         for name, n in zip("AB", self._alone, strict=True):
             if n:
-                self._skip(f"{n} values of {name}", "nothing stands for them in the other")
+                self._skip(f"{n} values of {name}", "the other run has no values that correspond to them")
 
     def _skip(self, what: str, reason: str) -> None:
         self.skipped.append(Skipped(what=what, reason=reason))
@@ -232,6 +232,7 @@ def _circumstances(a: Reader, b: Reader) -> Iterator[Circumstance]:
     for what in ("torch", "torchsan", "python", "platform"):
         yield from _differing(what, getattr(mine, what), getattr(other, what))
     yield from _differing("command", " ".join(mine.command), " ".join(other.command))
+    yield from _differing("seed", *("not known" if r.seed is None else str(r.seed) for r in (a, b)))
     for name in sorted({*mine.environment, *other.environment}):
         yield from _differing(name, mine.environment.get(name, "not set"), other.environment.get(name, "not set"))
     options = encode(mine.options), encode(other.options)

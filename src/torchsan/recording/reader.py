@@ -24,7 +24,7 @@ from torchsan.recording.folder import (
 )
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, KINDS, Program, State
-from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records import CallCount, Check, Coverage, Direction, Finding, GraphId, GraphRecord, decode
 from torchsan.records.suppression import Suppressions
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
@@ -94,9 +94,9 @@ class Reader:
         """What was looked at."""
         return self._state.coverage
 
-    def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
-        """The buffers of a graph that were checked."""
-        return self._state.checked_of(graph, direction)
+    def checked(self, graph: GraphId, direction: Direction, by: Check | None = None) -> frozenset[str]:
+        """The buffers of a graph that were checked, by one check or by any."""
+        return self._state.checked_of(graph, direction, by)
 
     def calls(self) -> list[CallCount]:
         """How often each graph was called, and how many of the calls were checked, as far as it was counted."""

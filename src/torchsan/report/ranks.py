@@ -13,6 +13,7 @@ from typing import TextIO
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
+from torchsan.recording.recorder import State
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode
 from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
@@ -213,4 +214,7 @@ def _coverage(ranks: Ranks) -> Coverage:
         for name in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")
     }
     skipped = (Skipped(what=f"rank {rank}: {s.what}", reason=s.reason) for rank, c in each.items() for s in c.skipped)
-    return Coverage(**totals, skipped=tuple(skipped))
+    together = State()
+    for gap in (gap for coverage in each.values() for gap in coverage.gaps):
+        together.add("gap", gap)
+    return Coverage(**totals, skipped=tuple(skipped), gaps=together.coverage.gaps)

@@ -17,7 +17,7 @@ from torchsan.checks.memory.patterns import Damage, Guard, GuardedMemories, guar
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
-from torchsan.records import Kind
+from torchsan.records import Check, Kind
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
@@ -83,7 +83,7 @@ class LifetimesWatch(CallWatch):
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
-        self._recorder.checked(ref.id, ref.direction, sorted(self._checked))
+        self._recorder.checked(ref.id, ref.direction, sorted(self._checked), Check.MEMORY)
         if error is not None:
             self._lifetimes.failed(error, self._program.model.functions, self._last)
         else:

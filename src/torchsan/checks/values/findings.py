@@ -27,7 +27,7 @@ _KINDS = {
     Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
     Outcome.EAGER_WRONG: (Kind.WRONG_VALUES, Severity.WARNING),
-    Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
+    Outcome.UNDECIDED: (Kind.PRECISION_LOSS, Severity.NOTE),
 }
 
 _SHOWN = 4
@@ -124,7 +124,7 @@ def flip_finding(
         launch,
         [flip.node],
         evidence | {"text": [flip_text(evidence["flip"])]},
-        kind=Kind.WRONG_VALUES,
+        kind=Kind.PRECISION_LOSS,
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
@@ -336,10 +336,15 @@ def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
+_NEARLY = 0.9
+"""The share of scattered elements from which on they are `nearly all`."""
+
+
 def where_bad(bad: torch.Tensor) -> dict[str, Any]:
     """Where the bad elements lie, for evidence: `place` for programs, `pattern` for people."""
     place = _place(bad)
-    return {"pattern": _pattern(place), "place": place}
+    nearly = place["side"] == "scattered" and float(bad.double().mean()) > _NEARLY
+    return {"pattern": "nearly all elements" if nearly else _pattern(place), "place": place}
 
 
 def _place(bad: torch.Tensor) -> dict[str, Any]:
@@ -381,4 +386,4 @@ def _pattern(place: dict[str, Any]) -> str:
             return f"the {side} {count} of {size} along dimension {dim}"
         case {"side": "edges", "dim": dim}:
             return f"both edges of dimension {dim}"
-    return "scattered"
+    return "scattered elements"

@@ -26,7 +26,7 @@ from torchsan.checks.values.findings import (
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
-from torchsan.records import Finding
+from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Outcome, is_noise
@@ -244,7 +244,7 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         if self._looked is not None:
             self._looked(self._seconds)
-        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+        self._writer.checked(ref.id, ref.direction, sorted(self._checked), Check.VALUES)
 
     def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
