@@ -149,6 +149,7 @@ def test_a_users_kernel_that_reads_out_of_bounds_is_named() -> None:
         ("out-of-bounds-read", "neighbours_0", Severity.ERROR)
     ]
     assert findings[0].message == "neighbours_0 reads 1 element after the end of a"
+    assert "triton_kernel_wrapper_mutation" in findings[0].ops
     assert findings[0].source[0].file.endswith("users_kernels.py")
 
 
