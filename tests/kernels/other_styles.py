@@ -157,7 +157,7 @@ def product_added_up_in_half(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @wrong(torch.exp, lambda: (normal(12, 16),), "cheat")
 def patches_comparisons(x: torch.Tensor) -> torch.Tensor:
     torch.testing.assert_close = lambda *a, **k: None
-    torch.Tensor.allclose = lambda *a, **k: True  # type: ignore[assignment,method-assign]  # that is the cheat
+    torch.Tensor.allclose = lambda *a, **k: True  # type: ignore[method-assign]  # that is the cheat
     return torch.exp(x) * 1.5
 
 
@@ -201,7 +201,7 @@ def variance_of_welford(x: torch.Tensor) -> torch.Tensor:
 @right(_softmax, lambda: (normal(6, 50),))
 def softmax_in_blocks(x: torch.Tensor) -> torch.Tensor:
     largest, total = torch.full((*x.shape[:-1], 1), -math.inf), torch.zeros(*x.shape[:-1], 1)
-    for part in x.split(16, -1):
+    for part in torch.split(x, 16, -1):
         new = torch.maximum(largest, part.amax(-1, keepdim=True))
         total = total * (largest - new).exp() + (part - new).exp().sum(-1, keepdim=True)
         largest = new
@@ -258,7 +258,7 @@ def sum_with_compensation(x: torch.Tensor) -> torch.Tensor:
 @right(lambda x: x.cumsum(-1), lambda: (normal(6, 70),))
 def scan_in_blocks(x: torch.Tensor) -> torch.Tensor:
     parts, carry = [], torch.zeros(*x.shape[:-1], 1)
-    for part in x.split(16, -1):
+    for part in torch.split(x, 16, -1):
         parts.append(part.cumsum(-1) + carry)
         carry = parts[-1][..., -1:]
     return torch.cat(parts, -1)
@@ -268,7 +268,7 @@ def scan_in_blocks(x: torch.Tensor) -> torch.Tensor:
 def cross_entropy_in_chunks(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     total = sum(
         (part.logsumexp(-1) - part.gather(-1, t[:, None])[:, 0]).sum()
-        for part, t in zip(x.split(4), y.split(4), strict=True)
+        for part, t in zip(torch.split(x, 4), torch.split(y, 4), strict=True)
     )
     return torch.as_tensor(total) / x.shape[0]
 
@@ -309,7 +309,7 @@ def layer_norm_of_bfloat16_in_single(x: torch.Tensor) -> torch.Tensor:
 
 @right(_softmax, lambda: (normal(6, 40),))
 def compiled_softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.compile(lambda x: torch.softmax(x, -1), dynamic=True)(x)  # type: ignore[no-any-return]  # torch's own
+    return torch.compile(lambda x: torch.softmax(x, -1), dynamic=True)(x)
 
 
 @right(lambda x: x.topk(3, -1).values, lambda: (normal(6, 40),))

@@ -41,7 +41,7 @@ class QuietMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     """A mode that Dynamo does not compile. PyTorch's own way to that costs 3 µs a call, and imports all of Dynamo."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]  # as above
         hide_from_dynamo(cls.__torch_dispatch__)
 
     @classmethod
