@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,22 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_folder_without_caches_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", str(tmp_path)]) == 2
     assert "no compile caches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("opcode", [b"\x8e", b"\x8d", b"\x96"], ids=["bytes", "text", "bytearray"])
+def test_an_entry_that_claims_to_be_huge_is_not_made_room_for(
+    opcode: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry(tmp_path, b"\x80\x05" + opcode + struct.pack("<Q", 1 << 50) + b"x")
+    assert main(["cache", str(tmp_path)]) == 4
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_links_and_pipes_in_a_cache_are_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = entry(tmp_path / "cache", pickle.dumps([CODE]))
+    (folder / "aotautograd").symlink_to("/")
+    (folder / "fxgraph" / "ab" / "link").symlink_to(tmp_path)
+    os.mkfifo(folder / "fxgraph" / "ab" / "pipe")
+    (folder / "fxgraph" / "ab" / "file").symlink_to("/etc/passwd")
+    assert main(["cache", str(folder)]) == 0
+    assert "3 entries, 0 for another machine, 2 not read" in capsys.readouterr().out

@@ -6,7 +6,9 @@ Entries are pickles, which run code when they are loaded: only the texts in them
 from __future__ import annotations
 
 import argparse
+import os
 import pickletools
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsan.errors import UsageError
+from torchsan.files import open_plain
 from torchsan.report.findings import clean
 from torchsan.torch_internals.caches import vector_elements, vector_widths
 
@@ -50,7 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each entry and return the status."""
-    if not any((args.path / kind).is_dir() for kind in _KINDS):
+    if not any((args.path / kind).is_dir() and not (args.path / kind).is_symlink() for kind in _KINDS):
         raise UsageError(
             f"no compile caches in {args.path}: it has neither {' nor '.join(_KINDS)}; the evidence of a finding "
             "names the folder",
@@ -70,16 +73,19 @@ def run(args: argparse.Namespace) -> int:
     unread = sum(entry.kernels is None for entry in entries)
     sys.stdout.write(f"{len(entries)} entries, {wrong} for another machine, {unread} not read\n")
     if wrong:
-        sys.stdout.write(f"clear them: rm -r {clean(args.path)}\n")
+        sys.stdout.write(f"clear them: rm -r {clean(shlex.quote(str(args.path)))}\n")
     return 1 if wrong else 4 if unread == len(entries) else 0
 
 
 def read_cache(path: Path) -> Iterator[Entry]:
-    """The entries of a folder of caches, oldest first."""
-    files = [f for kind in _KINDS for f in (path / kind).rglob("*") if f.is_file() and not f.name.startswith(".")]
-    for file in sorted(files, key=lambda f: f.stat().st_mtime):
-        found = file.stat()
-        texts = _texts(file) if found.st_size <= _LARGEST and not file.is_symlink() else None
+    """The entries of a folder of caches, oldest first. Links are not followed: they could lead anywhere."""
+    files = []
+    for kind in _KINDS:
+        for folder, _, names in os.walk(path / kind) if not (path / kind).is_symlink() else ():
+            files += [Path(folder, name) for name in names if not name.startswith(".")]
+    known = [(file, file.lstat()) for file in files]
+    for file, found in sorted(known, key=lambda each: each[1].st_mtime):
+        texts = _texts(file) if found.st_size <= _LARGEST else None
         yield Entry(
             kind=file.relative_to(path).parts[0],
             key=file.parent.name,
@@ -94,12 +100,14 @@ def _texts(file: Path) -> list[str] | None:
     """The texts in a pickle, which is not loaded; None if it is none."""
     found = []
     try:
-        with file.open("rb") as stream:
-            for opcode, argument, _ in pickletools.genops(stream):
-                if isinstance(argument, str) and "UNICODE" in opcode.name:
-                    found.append(argument)
-                elif isinstance(argument, bytes) and b"async_compile" in argument:
-                    found.append(argument.decode("utf-8", "replace"))
+        with os.fdopen(open_plain(file, follow=False), "rb") as stream:
+            contents = stream.read()
+        # Of bytes and not of a file, which would make room for as much as an entry claims to hold.
+        for opcode, argument, _ in pickletools.genops(contents):
+            if isinstance(argument, str) and "UNICODE" in opcode.name:
+                found.append(argument)
+            elif isinstance(argument, bytes) and b"async_compile" in argument:
+                found.append(argument.decode("utf-8", "replace"))
     except (OSError, ValueError, EOFError, UnicodeDecodeError):
         return None
     return found

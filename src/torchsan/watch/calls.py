@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
 from torchsan.options import Calls, selects_call
+from torchsan.recording.flight import CHECKING, NOTHING, RUNNING
 from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.recording.flight import Flight
     from torchsan.watch.sampling import Sampler
 
 log = logging.getLogger(__name__)
@@ -56,9 +58,12 @@ class ProbedProgram:
         probed: dict[str, Callable[..., Any]],
         observers: Iterable[Observer],
         failed: Failed,
+        flight: Flight | None = None,
     ) -> None:
+        """`flight` is told which launch runs or is checked."""
         self._program = program
         self._original = original
+        self._flight = flight
         self._probed = probed
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
@@ -84,14 +89,18 @@ class ProbedProgram:
         watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
         if not watches:
             return self._original(args)
-        running = ProbedCall(self._program, "call", self._probed, watches, self._failed)
+        mark = None if self._flight is None else self._flight.of_call(self._program.ref, number)
+        running = ProbedCall(self._program, "call", self._probed, watches, self._failed, mark)
         with _numbered(self._program.ref, number):
             try:
                 result = running.run(self._original, args)
             except BaseException as e:
                 running.tell("close", e)
                 raise
-            running.tell("close", None)
+            else:
+                running.tell("close", None)
+            finally:
+                running.mark(NOTHING)
         return result
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
@@ -106,7 +115,7 @@ class ProbedProgram:
 class ProbedCall:
     """One function of the program, running. The methods are what the probes call."""
 
-    __slots__ = ("_failed", "_function", "_launched", "_launches", "_probed", "_program", "_steps", "_watches")
+    __slots__ = ("_failed", "_function", "_launched", "_launches", "_mark", "_probed", "_program", "_steps", "_watches")
 
     def __init__(
         self,
@@ -115,9 +124,12 @@ class ProbedCall:
         probed: dict[str, Callable[..., Any]],
         watches: list[tuple[str, CallWatch]],
         failed: Failed,
+        mark: Callable[[int, int], None] | None = None,
     ) -> None:
+        """`mark` is told what is done, running or checking, and of which launch."""
         self._program = program
         self._function = function
+        self._mark = mark
         self._probed = probed
         self._watches = watches
         self._failed = failed
@@ -149,11 +161,14 @@ class ProbedCall:
 
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]
+        self.mark(CHECKING, nth)
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
+        self.mark(RUNNING, nth)
         self._launched = time.perf_counter()
 
     def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
         seconds = time.perf_counter() - self._launched
+        self.mark(CHECKING, nth)
         launch = self._launches[nth]
         self.tell("timed", self._function, launch, seconds)
         self.tell("repeatable", self._function, launch, again)
@@ -174,7 +189,13 @@ class ProbedCall:
             replaced = RuntimeError("it was replaced, as CUDA graphs do, and ran unobserved")
             self._failed(self._program, function, replaced)
             return original(args)
-        return ProbedCall(self._program, function, self._probed, self._watches, self._failed).run(original, args)
+        call = ProbedCall(self._program, function, self._probed, self._watches, self._failed, self._mark)
+        return call.run(original, args)
+
+    def mark(self, doing: int, nth: int = 0) -> None:
+        """Note what is done, for when it kills the process."""
+        if self._mark is not None:
+            self._mark(doing, nth)
 
     def tell(self, method: str, *args: Any) -> None:
         """Pass on to every watch. One that fails is dropped for the rest of the call, and reported."""

@@ -173,7 +173,7 @@ class Programs:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = ProbedProgram(program, original, probed, observers, self._watch_failed)
+        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, self._writer.flight)
         module.call = entry
 
         def undo() -> None:
