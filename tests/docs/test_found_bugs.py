@@ -44,7 +44,8 @@ def test_python_that_is_compiled_means_something_else(name: str) -> None:
     names: dict[str, Any] = {}
     exec(_SNIPPETS[1], names)  # of our own documentation
     function, x = names[name], torch.ones(2)
-    by_itself, compiled = function(x), torch.compile(function, backend="eager")(x)
+    again: Any = torch.compile(function, backend="eager")
+    by_itself, compiled = function(x), again(x)
     torch.compiler.reset()
     kinds = [v.dtype if isinstance(v, torch.Tensor) else v for v in (by_itself, compiled)]
     assert str((by_itself, kinds[0])) != str((compiled, kinds[1])) or not torch.__version__.startswith("2.13")
@@ -53,4 +54,4 @@ def test_python_that_is_compiled_means_something_else(name: str) -> None:
 def test_gelu_of_what_is_large_is_wrong_eagerly() -> None:
     large = torch.tensor([float("inf"), 3e38])
     assert torch.equal(torch.nn.functional.gelu(large.double()), large.double())
-    assert not torch.equal(torch.nn.functional.gelu(large), large) or not torch.backends.mkldnn.is_available()
+    assert not torch.equal(torch.nn.functional.gelu(large), large) or not torch.__version__.startswith("2.13")
