@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.report.html.recordings import ordinary
 from torchsan.recording.folder import write_atomically
@@ -198,7 +199,7 @@ def _many_texts(folder: Path) -> None:
         (folder / "artifacts" / f"{n}.py").write_text("\x00" * 24_000)
 
 
-def _manifest(change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
+def _manifest(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def put(folder: Path) -> None:
         _insert(folder, iter([]))
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -235,6 +236,9 @@ FILES: dict[str, Callable[[Path], None]] = {
     "a text of large characters": _text(lambda: "\U00010000" * (SIZE // 4), "more"),
     "many texts": _many_texts,
     "a long environment": _manifest(lambda m: m.update(environment={f"{n}": "" for n in range(700_000)})),
+    "suppressions": _manifest(
+        lambda m: m["options"].update(suppress=[{"reason": "", "id": f"{n}"} for n in range(300_000)])
+    ),
     "a long command": _manifest(lambda m: m.update(command=[""] * 2_400_000)),
 }
 

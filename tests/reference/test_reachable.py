@@ -45,6 +45,12 @@ def test_a_result_may_be_nested() -> None:
     }
 
 
+def test_a_tensor_that_is_returned_twice_has_both_names_if_asked_for() -> None:
+    x = torch.ones(2)
+    assert set(returned((x, [x])).tensors) == {"output 0"}
+    assert set(returned((x, [x]), again=True).tensors) == {"output 0", "output 1[0]"}
+
+
 def test_what_decides_a_branch_changes_the_fingerprint() -> None:
     state = {"factor": 1}
 

@@ -232,3 +232,13 @@ def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) 
     recording = finished(other)
     assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
     assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)
+
+
+def test_of_many_idle_suppressions_a_few_are_told(tmp_path: Path) -> None:
+    known = tuple(Suppression(reason="known", kernel=f"k{n}") for n in range(50))
+    writer = Writer.create(tmp_path / "run", command=["script.py"], options=Options(suppress=known))
+    writer.graph(graph())
+    recording = finished(writer)
+    assert shown(recording).count("fits no finding") == 6
+    assert "… and 44 suppressions more: torchsan report --all" in shown(recording)
+    assert shown(recording, everything=True).count("fits no finding") == 50

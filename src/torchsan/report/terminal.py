@@ -225,7 +225,10 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
     lines = [Line(""), _verdict_line(recording, outcome)]
     reasons = outcome.reasons if everything else outcome.reasons[:_REASONS]
     lines += [Line(f"  {clean(reason)}") for reason in reasons]
-    lines += [Line(f"  {clean(text)}") for text in idle_suppressions(recording)]
+    idle = [Line(f"  {clean(text)}") for text in idle_suppressions(recording)]
+    lines += idle if everything else idle[:_REASONS]
+    if not everything and len(idle) > _REASONS:
+        lines.append(_more("  ", len(idle) - _REASONS, "suppression", clean(shown_place(recording))))
     if hint is not None:
         lines.append(Line(f"  hint: {hint}"))
     if not quiet:
