@@ -18,7 +18,9 @@ from torchsan.records import (
     Severity,
     decode,
 )
+from torchsan.records.program import signal_name
 from torchsan.records.suppression import Suppression
+from torchsan.report.findings import shown_file
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Keeps oneDNN's bfloat16 matmuls from the AMX instructions, which some virtual machines offer and do not run."""
@@ -163,7 +165,7 @@ def in_flight_text(found: LaunchInFlight) -> str:
     doing = "torchsan was checking" if launch.checking else "it was running"
     text = f"{doing} {what} (launch {launch.nth} of graph {launch.graph} {launch.direction}, call {launch.call})"
     lines = kernel.source[:_MOST_LINES] if kernel is not None else ()
-    return text + "".join(f"; it computes {line.file}:{line.line} {line.code.strip()}" for line in lines)
+    return text + "".join(f"; it computes {shown_file(line.file)}:{line.line} {line.code.strip()}" for line in lines)
 
 
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
@@ -188,13 +190,3 @@ def _about(number: int) -> str:
         ", an instruction that this processor does not run; if it was a bfloat16 matmul (`torchsan doctor` tries one), "
         f"set {setting}"
     )
-
-
-def signal_name(number: int) -> str:
-    """Return `SIGSEGV` for 11, or `signal 77` for one without a name."""
-    from signal import Signals
-
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
