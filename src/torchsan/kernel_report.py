@@ -119,6 +119,7 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "kernels": [],
         "calls": [],
         "timings": [],
+        "in_flight": [],
         "tried": encode(report.tried),
     }
 

@@ -78,7 +78,7 @@ def other_axis_for_squares(x: torch.Tensor) -> torch.Tensor:
 
 
 @wrong(_rms_norm, lambda: (normal(10, 32), normal(32, seed=1)), "wrong-values")
-def rms_norm_without_epsilon(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def rms_norm_of_zeros_divides_by_zero(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x * x.pow(2).mean(-1, keepdim=True).rsqrt() * w
 
 
