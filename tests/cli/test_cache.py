@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from torchsan.cli.cache import fresh_code
 from torchsan.cli.main import main
 from torchsan.torch_internals.caches import vector_elements
 
@@ -45,7 +46,7 @@ def test_code_for_wider_vectors_is_named(
     if width is None:
         pytest.skip("Inductor generates no vectors here")
     entry(tmp_path, pickle.dumps({"source_code": CODE.replace("{width}", str(width * factor))}))
-    assert main(["cache", str(tmp_path)]) == status
+    assert main(["cache", str(tmp_path), "--no-compile"]) == status
     said = capsys.readouterr().out
     assert "1 kernels" in said
     assert ("wider than here" in said) == bool(status)
@@ -53,9 +54,9 @@ def test_code_for_wider_vectors_is_named(
 
 def test_nothing_in_an_entry_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entry(tmp_path, pickle.dumps([CODE, Evil(tmp_path / "harm")]))
-    assert main(["cache", str(tmp_path)]) == 0
+    assert main(["cache", str(tmp_path)]) == 4
     assert not (tmp_path / "harm").exists()
-    capsys.readouterr()
+    assert "1 entries, 0 as a fresh compile gives them, 0 stale, 0 not read" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,3 +68,36 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_folder_without_caches_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", str(tmp_path)]) == 2
     assert "no compile caches" in capsys.readouterr().err
+
+
+SCRIPT = """
+class Repro(torch.nn.Module):
+    def forward(self, arg0_1):
+        mul = torch.ops.{op}(arg0_1, 2);  arg0_1 = None
+        return (mul,)
+
+def load_args(reader):
+    buf0 = reader.storage(None, 256)
+    reader.tensor(buf0, (8, 8), is_leaf=True)  # arg0_1
+"""
+HEAD = "# AOT ID: ['0_inference']\nasync_compile = AsyncCompile()\n"
+
+
+def test_the_code_of_a_graph_is_generated_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = SCRIPT.replace("{op}", "aten.mul.Tensor")
+    fresh = fresh_code(HEAD, script)
+    assert "cpp_fused_mul_0" in fresh
+    entry(tmp_path, pickle.dumps([fresh, script]), key="same")
+    assert main(["cache", str(tmp_path)]) == 0
+    assert "the same code as a fresh compile" in capsys.readouterr().out
+    entry(tmp_path, pickle.dumps([fresh.replace("2.0", "3.0"), script]), key="other")
+    assert main(["cache", str(tmp_path)]) == 1
+    assert "other code than a fresh compile gives" in capsys.readouterr().out
+
+
+def test_a_graph_with_an_operator_of_somebody_else_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry(tmp_path, pickle.dumps([HEAD, SCRIPT.replace("{op}", "mine.run.default")]))
+    assert main(["cache", str(tmp_path)]) == 4
+    assert "not compared: it calls mine.run.default, which is not PyTorch's own" in capsys.readouterr().out

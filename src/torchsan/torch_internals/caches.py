@@ -45,7 +45,7 @@ class CachedCode:
     @property
     def same(self) -> bool:
         """Whether both are the same code, but for comments and the number that a graph has in its process."""
-        return _essence(self.code) == _essence(self.fresh_code)
+        return same_code(self.code, self.fresh_code)
 
     def painted(self, args: list[Any]) -> Any:
         """Call the cached code with memory that holds no result of an earlier call: what it leaves unwritten shows."""
@@ -72,6 +72,11 @@ def _paint(t: Any) -> Any:
     if t.dtype.is_floating_point or t.dtype.is_complex:
         return t.fill_(float("nan"))
     return t.fill_(1 if t.element_size() == 1 else 0x55AA)
+
+
+def same_code(code: str, other: str) -> bool:
+    """Whether two generated programs are the same, but for comments and the number that a graph has in its process."""
+    return _essence(code) == _essence(other)
 
 
 def _essence(code: str) -> list[str]:

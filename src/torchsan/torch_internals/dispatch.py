@@ -98,6 +98,27 @@ def pop_mode(mode: OperatorMode) -> None:
         _push_mode(other)
 
 
+def rest_mode(mode: OperatorMode) -> bool:
+    """Take the mode off this thread's stack if it is the only one there; return whether it was.
+
+    Above or inside another one it stays where it is: that would come back to another stack than it left.
+    """
+    if _len_torch_dispatch_stack() != 1:
+        return False
+    top = _pop_mode()
+    if top is not mode:
+        _push_mode(top)
+    return top is mode
+
+
+def resume_mode(mode: OperatorMode) -> bool:
+    """Put the mode on this thread's stack if that is empty; return whether it was."""
+    empty = not _len_torch_dispatch_stack()
+    if empty:
+        _push_mode(mode)
+    return empty
+
+
 def remove_own_modes() -> None:
     """Take every mode of torchsan's off this thread's stack, and leave the program's."""
     kept: list[TorchDispatchMode] = []

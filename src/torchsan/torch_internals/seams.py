@@ -213,6 +213,17 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._inductor": "aoti_compile_and_package(*, package_path, inductor_configs); aoti_load_package(...)",
         },
     ),
+    (
+        "caches",
+        "generate the code of a cached graph anew",
+        {
+            "torch._inductor.compile_fx": "compile_fx_inner(gm, example_inputs, ...)",
+            "torch._inductor.graph": "GraphLowering._compile_to_module(self); GraphLowering.codegen(self)",
+            "torch._inductor.config": "get_config_copy()",
+            "torch._guards": "TracingContext; tracing(...)",
+            "torch._subclasses.fake_tensor": "FakeTensorMode",
+        },
+    ),
     ("repro", "compile with the program's settings", {"torch._inductor.config": "_config; _is_default(name)"}),
     (
         "canary",
