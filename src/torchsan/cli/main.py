@@ -18,7 +18,7 @@ from torchsan.report.findings import clean
 
 _COMMANDS = (
     *("run", "report", "open", "explain", "values", "diff", "repro", "export"),
-    *("ops", "check-package", "check-kernel", "store", "cache", "doctor"),
+    *("ops", "check-package", "check-kernel", "sweep", "fuzz", "store", "cache", "doctor"),
 )
 _EPILOG = """\
 examples:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from torchsan.checks.metadata.registered import given_samples, load_operators
 from torchsan.errors import UsageError
 from torchsan.records import encode
 from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
@@ -49,13 +46,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the table to stdout and return the status: 1 for errors, 4 if an operator could not be checked."""
     exports = Exports(_EXPORTERS, args)
-    overloads, samples = _load(args.modules)
+    overloads, samples = load_operators(args.modules)
+    if not overloads:
+        raise UsageError(
+            f"{', '.join(args.modules)} registers no operators; name the module that defines them", slug="no-operators"
+        )
     from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
 
     results = []
     for overload in overloads:
-        given = _given(overload, samples)
+        given = given_samples(overload, samples)
         results.append(check_operator(overload, given, watch=crossref, compiled=not args.no_compile))
     exports.write(results)
     if not exports.to_stdout:
@@ -63,54 +64,6 @@ def run(args: argparse.Namespace) -> int:
     if any(r.status == "error" for r in results):
         return 1
     return 4 if any(r.status == "not checked" for r in results) else 0
-
-
-def _load(names: Iterable[str]) -> tuple[list[Any], dict[str, Callable[[], Any]]]:
-    """Import the modules; return the overloads that this registered, and the samples that the modules bring."""
-    from torchsan.torch_internals.operators import is_own, overloads_named, registered_names
-
-    sys.path.insert(0, str(Path.cwd()))
-    before = registered_names()
-    samples: dict[str, Callable[[], Any]] = {}
-    for name in names:
-        found = getattr(_import(name), "torchsan_samples", {})
-        if not isinstance(found, Mapping):
-            raise UsageError(f"torchsan_samples of {name} is no mapping of operators to functions", slug="bad-samples")
-        samples.update(found)
-    overloads = [o for o in overloads_named(registered_names() - before) if not is_own(o)]
-    if not overloads:
-        raise UsageError(
-            f"{', '.join(names)} registers no operators; name the module that defines them", slug="no-operators"
-        )
-    return overloads, samples
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        if name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-            if spec is None or spec.loader is None or not Path(name).exists():
-                raise UsageError(f"no such file: {name}", slug="no-module")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            return module
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        raise UsageError(f"cannot import {name}: {e}; is it installed, or in this folder?", slug="no-module") from e
-
-
-def _given(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any] | None:
-    """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
-    name = overload.name()
-    make = samples.get(name) or samples.get(name.partition(".")[0])
-    if make is None:
-        return None
-    given = []
-    for sample in make():
-        pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], dict)
-        given.append(sample if pair else (tuple(sample), {}))
-    return given
 
 
 def _table(results: list[Result], *, compiled: bool) -> str:

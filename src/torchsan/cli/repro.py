@@ -115,7 +115,7 @@ def _reduce_script(args: argparse.Namespace, limits: Limits) -> int:
     script = Path(args.recording)
     out = args.out or Path("torchsan-repros") / script.stem
     require_free(out)
-    made = reduce_script(script, out, args.check, limits, _silent if args.quiet else _progress)
+    made = reduce_script(script, out, args.check, limits, silent if args.quiet else progress)
     return _say(made, "run once more, it does not show the problem", sys.stdout)
 
 
@@ -141,7 +141,7 @@ def make_and_say(
     server.get_ready()
     from torchsan.repro.make import make  # It imports torch, while the server does.
 
-    made = make(wanted, out, server, limits or Limits(), _silent if quiet else _progress, with_store=with_store)
+    made = make(wanted, out, server, limits or Limits(), silent if quiet else progress, with_store=with_store)
     to.write(f"{clean(f'{wanted.finding.id}: {wanted.finding.message}', 1000)}\n")
     return _say(made, "it does not reproduce by itself", to)
 
@@ -157,11 +157,12 @@ def _say(made: Made, otherwise: str, to: TextIO) -> int:
     return 0 if made.verified else 4
 
 
-def _silent(text: str) -> None:
+def silent(text: str) -> None:
     """No progress."""
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
+    """Say on standard error what is going on."""
     with suppress(OSError):
         sys.stderr.write(f"torchsan: {text}\n")
         sys.stderr.flush()

@@ -119,7 +119,20 @@ def fingerprint(finding: Finding) -> str:
     """
     source = [(line.file.replace("\\", "/").rsplit("/", 1)[-1], line.code.strip()) for line in finding.source]
     kernel = re.sub(r"_\d+$", "", finding.kernel or "")
-    what = (finding.check, finding.kind, finding.stage, finding.pass_, kernel, sorted(set(finding.ops)), source)
+    return _named(finding, kernel, source)
+
+
+def cause(finding: Finding) -> str:
+    """Return a fingerprint that findings of one bug share in different programs: it knows the dtype, and no source.
+
+    The kernel's name does not count either: it is made of all that was fused into it.
+    """
+    dtype = finding.evidence.get("dtype")
+    return _named(finding, dtype if isinstance(dtype, str) else None)
+
+
+def _named(finding: Finding, *where: object) -> str:
+    what = (finding.check, finding.kind, finding.stage, finding.pass_, *where[:1], sorted(set(finding.ops)), *where[1:])
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 

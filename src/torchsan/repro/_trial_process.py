@@ -176,6 +176,9 @@ def _run(request: dict[str, Any]) -> NoReturn:
         _detach()
         folder = Path(request["folder"])
         _enter(folder)
+        sys.path.extend(request["paths"])
+        if request["memory"]:
+            resource.setrlimit(resource.RLIMIT_DATA, (request["memory"], request["memory"]))
         for module in request["loads"]:
             importlib.import_module(module)
         status = _WORK[request["work"]](request, folder)
@@ -214,6 +217,14 @@ def _script(request: dict[str, Any], folder: Path) -> int:
         return _run_script(request["words"])
 
 
+def _eager(request: dict[str, Any], folder: Path) -> int:
+    """Run the script with everything that it compiles run as it is written."""
+    import torch
+
+    torch.compiler.set_stance("force_eager")
+    return _run_script(request["words"])
+
+
 def _alone(request: dict[str, Any], folder: Path) -> int:
     """Run the script in an interpreter started anew, when there is no spare any more."""
     if _MODULES:
@@ -229,7 +240,12 @@ def _evaluate(request: dict[str, Any], folder: Path) -> int:
     return 0
 
 
-_WORK: dict[str, Callable[[dict[str, Any], Path], int]] = {"script": _script, "alone": _alone, "evaluate": _evaluate}
+_WORK: dict[str, Callable[[dict[str, Any], Path], int]] = {
+    "script": _script,
+    "eager": _eager,
+    "alone": _alone,
+    "evaluate": _evaluate,
+}
 
 if __name__ == "__main__":
     _main()

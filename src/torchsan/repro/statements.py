@@ -36,23 +36,14 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
                 f"`{command}` does not exit with 0 for {script}: the whole script must show the problem",
                 slug="not-shown",
             )
-        trials: Trials[list[int]] = Trials(
-            shows=lambda kept, folder, limit: _shows(_with_only(tree, kept), folder, limit, script, command),
-            folder=Path(work),
-            limits=limits,
-            key=lambda kept: _with_only(tree, kept),
-            describe=lambda kept: f"{len(kept)} statements",
-            progress=progress,
+        trials = _trials(
+            tree,
+            lambda kept, folder, limit: _shows(_with_only(tree, kept), folder, limit, script, command),
+            Path(work),
+            limits,
+            progress,
         )
-        kept = list(range(len(_statements(tree))))
-
-        def take(rests: list[list[int]]) -> bool:
-            nonlocal kept
-            found = trials.first(rests)
-            kept = kept if found is None else found
-            return found is not None
-
-        stopped = trials.until_stopped(lambda: leave_out(lambda: kept, take))
+        kept, stopped = _least(tree, trials)
         result = _with_only(tree, kept)
         file = out / "repro.py"
         out.mkdir(parents=True, exist_ok=True)
@@ -64,6 +55,49 @@ def reduce_script(script: Path, out: Path, command: str, limits: Limits, progres
             verified=_shows_in_time(result, Path(work), limits, script, command),
             stopped=stopped,
         )
+
+
+def shrunk(text: str, shows: Callable[[str], bool], limits: Limits, progress: Callable[[str], None]) -> str:
+    """Return the smallest version of a script, statement by statement, that still `shows` the problem.
+
+    Raise SyntaxError if it is no Python.
+    """
+    tree = ast.parse(text)
+    with tempfile.TemporaryDirectory(prefix="torchsan-repro-", ignore_cleanup_errors=True) as work:
+        trials = _trials(tree, lambda kept, folder, limit: shows(_with_only(tree, kept)), Path(work), limits, progress)
+        kept, _ = _least(tree, trials)
+    return text if len(kept) == len(_statements(tree)) else _with_only(tree, kept)
+
+
+def _trials(
+    tree: ast.Module,
+    shows: Callable[[list[int], Path, float], bool],
+    folder: Path,
+    limits: Limits,
+    progress: Callable[[str], None],
+) -> Trials[list[int]]:
+    return Trials(
+        shows=shows,
+        folder=folder,
+        limits=limits,
+        key=lambda kept: _with_only(tree, kept),
+        describe=lambda kept: f"{len(kept)} statements",
+        progress=progress,
+    )
+
+
+def _least(tree: ast.Module, trials: Trials[list[int]]) -> tuple[list[int], str | None]:
+    """The fewest statements that show the problem, and why there may be fewer still."""
+    kept = list(range(len(_statements(tree))))
+
+    def take(rests: list[list[int]]) -> bool:
+        nonlocal kept
+        found = trials.first(rests)
+        kept = kept if found is None else found
+        return found is not None
+
+    stopped = trials.until_stopped(lambda: leave_out(lambda: kept, take))
+    return kept, stopped
 
 
 def _shows_in_time(text: str, folder: Path, limits: Limits, script: Path, command: str) -> bool:

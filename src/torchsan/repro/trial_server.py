@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,8 +34,9 @@ class Stopped(Exception):
 class Request:
     """One trial, in `folder`, where its output goes too. `words` are the script and its arguments.
 
-    `work` is "script" (run it, under torchsan if there are checks), "alone" (run it in a process that never imported
-    torchsan) or "evaluate" (compute the nodes of `exhibit.json`).
+    `work` is "script" (run it, under torchsan if there are checks), "eager" (run it, and compile nothing), "alone" (run
+    it in a process that never imported torchsan) or "evaluate" (compute the nodes of `exhibit.json`). `paths` are
+    further folders with modules; `memory` is how many bytes of its own it may have, 0 for as many as there are.
     """
 
     work: str
@@ -43,6 +45,8 @@ class Request:
     words: tuple[str, ...] = ("repro.py",)
     check: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +75,12 @@ class TrialServer:
     """A process that forks trials, for several threads at once. When it dies, its trials do, and a new one starts.
 
     It starts when it is asked to get ready, or for the first trial, and ends with the context. Trials find modules in
-    the folder `modules`, after all others.
+    the folder `modules`, after all others. It imports PyTorch's compiler and the modules of `warm` before it forks.
     """
 
-    def __init__(self, modules: str = "") -> None:
+    def __init__(self, modules: str = "", warm: Sequence[str] = ()) -> None:
         self._modules = modules
+        self._warm = tuple(warm)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -110,7 +115,7 @@ class TrialServer:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, _PROCESS, "serve", *COMPILER_MODULES],
+                [sys.executable, _PROCESS, "serve", *COMPILER_MODULES, *self._warm],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,0 +1,56 @@
+"""The operators that modules register, and the samples that modules bring for them. Importing it imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torchsan.errors import UsageError
+
+
+def load_operators(names: Iterable[str]) -> tuple[list[Any], dict[str, Callable[[], Any]]]:
+    """Import the modules; return the overloads that this registered, and the samples that the modules bring."""
+    from torchsan.torch_internals.operators import is_own, overloads_named, registered_names
+
+    sys.path.insert(0, str(Path.cwd()))
+    before = registered_names()
+    samples: dict[str, Callable[[], Any]] = {}
+    for name in names:
+        found = getattr(_import(name), "torchsan_samples", {})
+        if not isinstance(found, Mapping):
+            raise UsageError(f"torchsan_samples of {name} is no mapping of operators to functions", slug="bad-samples")
+        samples.update(found)
+    return [o for o in overloads_named(registered_names() - before) if not is_own(o)], samples
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        if name.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+            if spec is None or spec.loader is None or not Path(name).exists():
+                raise UsageError(f"no such file: {name}", slug="no-module")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return module
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        raise UsageError(f"cannot import {name}: {e}; is it installed, or in this folder?", slug="no-module") from e
+
+
+def given_samples(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any] | None:
+    """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
+    name = overload.name()
+    make = samples.get(name) or samples.get(name.partition(".")[0])
+    if make is None:
+        return None
+    given = []
+    for sample in make():
+        pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], dict)
+        given.append(sample if pair else (tuple(sample), {}))
+    return given
