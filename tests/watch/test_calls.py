@@ -94,17 +94,3 @@ def test_other_sets_of_sizes_are_shown_as_new_ones_at_a_pace() -> None:
     for n in range(MOST_KINDS + 1):
         program([n])
     assert observer.asked == [0] * (MOST_KINDS + 1)
-
-
-def test_who_looks_between_calls_is_asked_until_it_rests() -> None:
-    between: list[bool] = []
-
-    def busy(first: bool) -> bool:
-        between.append(first)
-        return len(between) < 5
-
-    program, _ = entry(Asked(0), between=busy)
-    for _ in range(100):
-        program([])
-    assert between[:5] == [True, False, False, False, False]
-    assert len(between) < 20

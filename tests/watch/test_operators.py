@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchsan.watch.operators import OperatorCall, OperatorObserver, observe_operators
+from torchsan.watch.operators import OperatorCall, OperatorObserver, between_calls, expect_news, observe_operators
 from torchsan.watch.pace import MOST_KINDS
 
 
@@ -33,41 +34,73 @@ def familiar(times: int = 1100) -> None:
         X.add(1)
 
 
+def modes() -> int:
+    return torch._C._len_torch_dispatch_stack()
+
+
 def test_operators_of_known_kinds_are_seen_in_stretches_only() -> None:
     observer = Noting()
-    with observe_operators(observer) as instrument:
-        assert instrument.between(True)
+    with observe_operators(observer):
         familiar()
-        assert not instrument.between(False)
-        assert torch._C._len_torch_dispatch_stack() == 0
+        between_calls()
+        assert modes() == 0
         X.mul(2)
         assert observer.new == ["aten.add.Tensor"]
-        assert instrument.between(True)  # Something new was compiled.
+        between_calls()
+        assert modes() == 0
+        expect_news()  # Something new was compiled.
+        between_calls()
         X.mul(2)
         assert observer.new == ["aten.add.Tensor", "aten.mul.Tensor"]
-        assert instrument.between(False)  # The stretch has just begun.
+        between_calls()
+        assert modes() == 1  # The stretch has just begun.
         familiar(300)
-        assert not instrument.between(False)
-    assert torch._C._len_torch_dispatch_stack() == 0
+        between_calls()
+        assert modes() == 0
+        torch.ones(2)
+    assert modes() == 0
+    torch.ones(2)
     assert "operators between compiled calls" in observer.left_out
 
 
-def test_a_mode_of_the_programs_own_is_left_where_it_is() -> None:
-    class Own(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own is untyped
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
+class Own(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own is untyped
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        between_calls()
+        return func(*args, **(kwargs or {}))
 
-    observer = Noting()
-    with observe_operators(observer) as instrument:
+
+@pytest.mark.parametrize("around", [Own, torch.inference_mode])
+def test_what_puts_the_dispatcher_back_finds_it_as_it_was(around: Any) -> None:
+    with observe_operators(Noting()):
         familiar()
-        with Own():  # type: ignore[no-untyped-call]  # as above
-            assert instrument.between(False)  # It stays below.
-            assert torch._C._len_torch_dispatch_stack() == 2
-        assert not instrument.between(False)
-        with Own():  # type: ignore[no-untyped-call]  # as above
-            assert not instrument.between(True)  # It does not come in above.
-            assert torch._C._len_torch_dispatch_stack() == 1
-        assert instrument.between(True)
+        with around():
+            between_calls()  # It would rest, and does not: what is around would bring back half of it.
+            X.add(1)
+        assert modes() == 1
+        torch.ones(2)
+        familiar()
+        between_calls()
+        assert modes() == 0
+        expect_news()
+        with around():
+            between_calls()
+            X.add(1)
+        assert modes() == 0
+        torch.ones(2)
+        between_calls()
+        assert modes() == 1
+
+
+def test_inside_a_backward_nothing_changes() -> None:
+    with observe_operators(Noting()):
+        familiar()
+        x = torch.ones(3, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda _gradient: between_calls())  # type: ignore[no-untyped-call]  # torch's own is untyped
+        familiar()
+        y.sum().backward()  # type: ignore[no-untyped-call]  # as above
+        assert modes() == 1
+        torch.ones(2)
 
 
 def test_kinds_of_calls_beyond_a_number_are_looked_at_at_a_pace() -> None:

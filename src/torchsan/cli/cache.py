@@ -24,6 +24,7 @@ from torchsan.torch_internals.caches import same_code, vector_elements, vector_w
 
 _KINDS = ("fxgraph", "aotautograd")
 _LARGEST = 256 << 20
+_MOST_VISIBLE = 8
 _AOT_ID = re.compile(r"# AOT ID: \['\d+_(\w+)'\]")
 
 
@@ -99,7 +100,7 @@ def _verdicts(entry: Entry, *, compiled: bool) -> Iterator[tuple[str, bool | Non
         return
     for code, script in entry.programs if compiled else ():
         try:
-            same = same_code(code, fresh_code(code, script))
+            same = any(same_code(code, fresh, named=False) for fresh in fresh_codes(code, script))
         except (Unrepresentable, RecordingError, ValueError) as e:
             yield f"not compared: {e}", None
         except Exception as e:  # noqa: BLE001  # a graph that this PyTorch cannot compile ends no listing
@@ -108,10 +109,11 @@ def _verdicts(entry: Entry, *, compiled: bool) -> Iterator[tuple[str, bool | Non
             yield "the same code as a fresh compile" if same else "other code than a fresh compile gives", not same
 
 
-def fresh_code(code: str, script: str) -> str:
-    """Generate the code anew that a cache holds with the script that describes its graph.
+def fresh_codes(code: str, script: str) -> Iterator[str]:
+    """Generate the code anew that a cache holds with the script that describes its graph: what it may be.
 
-    Raise Unrepresentable, RecordingError or ValueError if that cannot be.
+    Which outputs the program sees, so that their strides are kept, no text says: that makes several.
+    Raise Unrepresentable, RecordingError or ValueError if there are none.
     """
     from torchsan.graphs.rebuild import dtype_named, rebuild_graph
     from torchsan.torch_internals.recompile import differing_settings, generated_code
@@ -122,7 +124,10 @@ def fresh_code(code: str, script: str) -> str:
     runnable = read_runnable(script)
     settings = differing_settings(runnable.settings)
     inputs = [(given.size, given.stride, dtype_named(given.dtype)) for given in runnable.inputs]
-    return generated_code(rebuild_graph(runnable.graph, {}), inputs, Direction(found[1]), settings)
+    outputs = len(runnable.graph.outputs)
+    for visible in dict.fromkeys([outputs, *range(min(outputs, _MOST_VISIBLE))]):
+        module = rebuild_graph(runnable.graph, {})
+        yield generated_code(module, inputs, Direction(found[1]), settings, visible)
 
 
 def read_cache(path: Path) -> Iterator[Entry]:

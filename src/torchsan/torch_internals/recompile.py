@@ -38,10 +38,12 @@ def generated_code(
     inputs: Sequence[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]],
     direction: Direction,
     settings: Mapping[str, Any],
+    visible: int,
 ) -> str:
     """Return the source that Inductor generates for a graph whose inputs have these sizes, strides and dtypes.
 
-    Raise ValueError if this PyTorch lacks what that needs.
+    The strides of the first `visible` outputs are kept, because the program sees them. Raise ValueError if this PyTorch
+    lacks what that needs.
     """
     import torch
     from torch._guards import TracingContext, tracing
@@ -56,6 +58,8 @@ def generated_code(
         fakes = [torch.empty_strided(size, stride, dtype=dtype) for size, stride, dtype in inputs]
     with torch.no_grad():
         FakeTensorProp(module, mode).propagate_dont_convert_inputs(*fakes)
+    (outputs,) = module.graph.find_nodes(op="output")
+    outputs.meta["user_visible_output_idxs"] = list(range(visible))
     changes = {"fx_graph_cache": False, "fx_graph_remote_cache": False, **settings}
     with tracing(TracingContext(mode)), config.patch(changes), _stopped() as found:
         try:

@@ -169,7 +169,9 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch.utils._python_dispatch": "TorchDispatchMode.__torch_dispatch__(self, func, types, args, kwargs); "
             "TorchDispatchMode.ignore_compile_internals(); TorchDispatchMode._should_skip_dynamo(); "
             "_push_mode(mode); _pop_mode(...)",
-            "torch._C": "_len_torch_dispatch_stack; _is_alias_of; _has_storage; _dispatch_has_kernel_for_dispatch_key",
+            "torch._C": "_len_torch_dispatch_stack; _is_alias_of; _has_storage; _dispatch_has_kernel_for_dispatch_key; "
+            "_current_graph_task_id; _dispatch_tls_local_exclude_set",
+            "torch._C._functorch": "maybe_current_level",
             "torch._C._dynamo.eval_frame": "_FrameAction; _FrameExecStrategy; set_code_exec_strategy",
             "threading": "Thread._bootstrap_inner(self)",
         },

@@ -13,7 +13,7 @@ from torchsan.torch_internals.patches import watch_seams
 from torchsan.watch.calls import Timer
 from torchsan.watch.compiled import Programs
 from torchsan.watch.observer import not_checked
-from torchsan.watch.operators import Instrument, OperatorObserver, observe_operators
+from torchsan.watch.operators import OperatorObserver, observe_operators
 from torchsan.watch.values import Watcher, passing_probe_to
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
     """Watch this process until the context ends; what is seen goes to the recorder and to the observers."""
     observers = tuple(observers)
     with ExitStack() as stack:
-        instruments: list[Instrument] = []
-        programs = Programs(recorder, observers, lambda first: sum(i.between(first) for i in instruments) > 0)
+        programs = Programs(recorder, observers)
         stack.callback(programs.detach)
         stack.enter_context(programs.compiles())
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
-                instruments.append(stack.enter_context(observe_operators(observer)))
+                stack.enter_context(observe_operators(observer))
         yield
 
 

@@ -71,19 +71,14 @@ class ProbedProgram:
         failed: Failed,
         *,
         pace: Pace | None = None,
-        between: Callable[[bool], bool] = lambda _first: False,
     ) -> None:
-        """`pace` is for sets of sizes beyond the first; `between` is called now and then, outside of any call.
-
-        It is told whether this is the first call, and says whether it wants to be called each time.
-        """
+        """`pace` is for sets of sizes beyond the first."""
         self._program = program
         self._original = original
         self._probed = probed
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
         self._pace = pace or Pace()
-        self._between = between
         self._idle = self._rested = 0
         """How many calls run as they are before anyone is asked; and how many in this rest."""
         self._sets: dict[tuple[int, ...], _Sizes] = {}
@@ -104,7 +99,6 @@ class ProbedProgram:
         observers = self._observers
         if not observers:
             return self._original(args)
-        busy = self._between(self._total == 0)
         known = self._sizes(args)
         number = self._count(self._rested + 1) - 1
         self._rested = 0
@@ -123,7 +117,7 @@ class ProbedProgram:
                 self._pace.spent(time.perf_counter() - start)
             return result
         result = self._original(args)
-        if not (busy or (quiet and self._sized)):
+        if not (quiet and self._sized):
             self._rest(known, call + 1, time.perf_counter() - start)
         return result
 

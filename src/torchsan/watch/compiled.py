@@ -21,6 +21,7 @@ from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
+from torchsan.watch.operators import expect_news
 from torchsan.watch.pace import Pace
 from torchsan.watch.provenance import buffers_of_launches
 
@@ -35,16 +36,9 @@ log = logging.getLogger(__name__)
 class Programs:
     """The compiled programs that are shown to `observers`, from their compile to `detach`."""
 
-    def __init__(
-        self,
-        writer: Recorder,
-        observers: tuple[Observer, ...],
-        between: Callable[[bool], bool] = lambda _first: False,
-    ) -> None:
-        """`between` is called now and then before a program runs, and told whether it is for the first time."""
+    def __init__(self, writer: Recorder, observers: tuple[Observer, ...]) -> None:
         self._writer = writer
         self._observers = observers
-        self._between = between
         self._pace = Pace()
         self._lock = threading.Lock()
         self._ids: dict[object, GraphId] = {}
@@ -182,10 +176,9 @@ class Programs:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = ProbedProgram(
-            program, original, probed, observers, self._watch_failed, pace=self._pace, between=self._between
-        )
+        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, pace=self._pace)
         module.call = entry
+        expect_news()
 
         def undo() -> None:
             entry.detach()

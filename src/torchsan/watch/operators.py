@@ -84,11 +84,25 @@ def observe_operators(observer: OperatorObserver) -> Iterator[Instrument]:
     try:
         patches.wrap("threading", "Thread._bootstrap_inner", instrument.thread)
         patches.when_imported("torch", lambda _module: instrument.attach(patches))
+        _instruments.append(instrument)
         yield instrument
     finally:
+        _instruments.remove(instrument)
         instrument.detach()
         patches.restore()
         observer.closed()
+
+
+def between_calls() -> None:
+    """To be called now and then where the program calls a compiled function, outside of PyTorch's own code."""
+    for instrument in _instruments:
+        instrument.between()
+
+
+def expect_news() -> None:
+    """Something new was compiled: see the operators that are called next."""
+    for instrument in _instruments:
+        instrument.expecting = True
 
 
 _FAMILIAR = 1000
@@ -99,6 +113,10 @@ _SECONDS = 8e-6
 """What it costs to see a call, about."""
 _SHARE = 0.004
 """The part of the time that short stretches may take."""
+
+
+_instruments: list[Instrument] = []
+"""Those at work."""
 
 
 class Instrument:
@@ -118,6 +136,8 @@ class Instrument:
         """Threads whose mode is off, and until when."""
         self._since = 0
         """How many calls there had been when the stretch began."""
+        self.expecting = False
+        """Whether something new was compiled, after which there may be other calls than before."""
 
     def attach(self, patches: Patches) -> None:
         """torch is there: see what this thread calls from now on, if this PyTorch has what that needs."""
@@ -142,26 +162,23 @@ class Instrument:
 
             pop_mode(own)
 
-    def between(self, first: bool) -> bool:
-        """A compiled program is about to be called, for the `first` time or not: see operators from now on, or rest.
-
-        Return whether they are seen.
-        """
+    def between(self) -> None:
+        """A compiled function is about to be called, or nothing is under way: see operators from now on, or rest."""
         calls, me = self._calls, threading.get_ident()
         if calls is None or (mode := self._modes.get(me)) is None:
-            return False
+            return
         from torchsan.torch_internals.dispatch import rest_mode, resume_mode
 
         pace = self._resting.get(me)
         if pace is not None:
-            if not (first or pace.allows()) or not resume_mode(mode):
-                return False
-            del self._resting[me]
-            self._since = calls.count
-            return True
+            if (self.expecting or pace.allows()) and resume_mode(mode):
+                del self._resting[me]
+                self._since = calls.count
+                self.expecting = False
+            return
         familiar = calls.count - max(calls.news, self._since) > (_STRETCH if self._since else _FAMILIAR)
-        if first or not familiar or not rest_mode(mode):
-            return True
+        if not familiar or not rest_mode(mode):
+            return
         if not self._since:
             self._observer.not_covered(
                 "operators between compiled calls",
@@ -169,7 +186,6 @@ class Instrument:
             )
         pace = self._resting[me] = Pace(_SHARE)
         pace.spent((calls.count - self._since) * _SECONDS)
-        return False
 
     def thread(self, original: Callable[[Any], Any], thread: threading.Thread) -> Any:
         """Run the first function of a new thread, with the mode around it."""

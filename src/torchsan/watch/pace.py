@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
-from torchsan.options import NEVER, Calls, calls_until, selects_call
+from torchsan.options import Calls, calls_until, selects_call
 
 MOST_KINDS = 16
 """How many kinds of calls of one function, such as sets of sizes, are checked whatever that costs."""
@@ -14,6 +14,7 @@ _ALWAYS = 32
 _LOOKING = 0.002
 """The part of a call's time that looking at its arguments may take, on average, afterwards."""
 _MOST_IDLE = 4096
+_REST = 256
 
 
 class Pace:
@@ -74,5 +75,5 @@ class Attention:
             self.count += self.idle
 
     def rest(self) -> None:
-        """Check nothing more."""
-        self.idle = NEVER
+        """Check nothing; what else is done now and then between calls goes on."""
+        self.idle = _REST

@@ -23,6 +23,7 @@ from torchsan.reference.reachable import fingerprint, returned
 from torchsan.reference.twin import After, Call, Twin, TwinFailed
 from torchsan.torch_internals.compile_stages import backward_is_traced
 from torchsan.torch_internals.operators import outside_modes, undisturbed
+from torchsan.watch.operators import between_calls
 from torchsan.watch.pace import Attention, Pace
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class FunctionWatch:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
+        between_calls()
         if self._done:
             self.attention.rest()
             return self._compiled(*args, **kwargs)

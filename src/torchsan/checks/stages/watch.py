@@ -23,7 +23,7 @@ from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
-from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
 from torchsan.reference.judge import Outcome, agrees, as_near_as_eager, is_another
 from torchsan.torch_internals.compile_stages import CompileStages
@@ -116,6 +116,8 @@ class StagesWatch:
                     backward.follow(outputs, args, compiled, partial(self._gradients, search.call))
         except FindingsError:
             raise
+        except (Unavailable, NotImplementedError) as e:
+            self.skipped(f"whether rounding explains its results cannot be told: {e}")
         except Exception as e:  # a check that fails ends the check, never the user's job
             log.debug("stages check failed", exc_info=True)
             self.skipped(f"torchsan failed: {_short(e)}")
