@@ -91,6 +91,16 @@ def test_what_puts_the_dispatcher_back_finds_it_as_it_was(around: Any) -> None:
         assert modes() == 1
 
 
+def test_under_autocast_it_rests_too() -> None:
+    with observe_operators(Noting()):
+        with torch.autocast("cpu"):
+            familiar()
+            between_calls()
+            assert modes() == 0
+        torch.ones(2)
+        assert modes() == 0
+
+
 def test_inside_a_backward_nothing_changes() -> None:
     with observe_operators(Noting()):
         familiar()

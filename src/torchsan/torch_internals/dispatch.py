@@ -126,7 +126,8 @@ def _undisturbed() -> bool:
         not torch.is_inference_mode_enabled()
         and torch._C._current_graph_task_id() == -1
         and torch._C._functorch.maybe_current_level() is None
-        and torch._C._dispatch_tls_local_exclude_set() == _excluded
+        # Under autocast there are fewer, which are put back one by one.
+        and (torch._C._dispatch_tls_local_exclude_set() | _excluded) == _excluded
     )
 
 
