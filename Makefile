@@ -6,6 +6,9 @@ STAMP := .venv/.installed
 # Two workers, and one thread each: compiled tests are many small programs. A worker that dies ends the run: xdist
 # would start another, and may then wait for ever for tests that the dead one was to run.
 WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
+INSTALL = $(BIN)/python -u -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt
+# A line for each package that is fetched, and no others.
+PROGRESS := sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected) (.{0,80}).*/   \1 \2/p'
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # Real bugs, planted faults, healthy programs, the grammar of wrappers and the table of seams.
 SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
@@ -19,9 +22,9 @@ help:  ## show this list
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== creating .venv (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "== installing torchsan and the pinned versions of constraints.txt (about a minute, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[lint,test,docs,release,s3,safetensors,triton]'
+	@echo "== installing torchsan and the pinned versions of constraints.txt (once; some minutes, most of it PyTorch)"
+	@set -o pipefail; $(INSTALL) torch | $(PROGRESS)
+	@set -o pipefail; $(INSTALL) -e '.[lint,test,docs,release,s3,safetensors,triton]' | $(PROGRESS)
 	@touch $@
 
 demo: $(STAMP)  ## look inside a compiled model; with another PyTorch: TORCH=2.15.0

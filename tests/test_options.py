@@ -161,3 +161,20 @@ def test_a_baseline_is_the_report_of_an_earlier_run(tmp_path: Path) -> None:
 def test_an_exit_code_is_one_byte(value: object) -> None:
     with pytest.raises(UsageError, match="from 0 to 255"):
         parse_options("flags", {"exit-code": value})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'out = "a\\u0000b"',
+        f"kernels = {'[' * 5000}",
+        f'calls = "steps:{"9" * 5000}"',
+        f'calls = "{"9" * 5000}"',
+        f'exit-code = "{"9" * 5000}"',
+    ],
+    ids=["no path", "nested", "steps", "calls", "status"],
+)
+def test_a_file_of_someone_else_is_refused_with_a_reason(tmp_path: Path, line: str) -> None:
+    (tmp_path / "torchsan.toml").write_text(f"{line}\n")
+    with pytest.raises(UsageError, match=r"expected|cannot read"):
+        resolve_options({}, {}, tmp_path)

@@ -105,6 +105,33 @@ def test_a_finding_fails_the_test_with_itself_as_the_report(project: Project) ->
     assert recording.closed
 
 
+def test_a_finding_is_not_followed_by_what_pytorch_logged(project: Project) -> None:
+    project.makepyfile(
+        """
+        import logging
+
+        def test_wrong(wrong):
+            logging.getLogger("torch._dynamo").warning("tracing\\nline after line")
+            logging.getLogger("mine").warning("my own")
+
+        def test_fails_by_itself():
+            logging.getLogger("torch._dynamo").warning("shown")
+            assert False
+        """
+    )
+    result = project.runpytest_inprocess("--torchsan")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*Captured log call*", "WARNING  mine:*my own", "WARNING  torch._dynamo:* shown"])
+    assert "line after line" not in result.stdout.str()
+    assert "tracing" not in result.stdout.str()
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_tests(project: Project) -> None:
+    project.makepyfile("def test_it(): pass")
+    result = project.runpytest_inprocess("--torchsan", "--torchsan-report", "missing/page.html")
+    result.stderr.fnmatch_lines(["ERROR: cannot write --torchsan-report missing/page.html*"])
+
+
 def test_without_the_flag_only_what_is_marked_or_takes_the_fixture_is_checked(project: Project) -> None:
     project.makepyfile(
         """
@@ -253,9 +280,13 @@ def test_workers_of_xdist_record_into_one_run_and_the_summary_counts_them_all(pr
                 request.getfixturevalue("wrong")
         """
     )
-    result = project.runpytest_subprocess("--torchsan", "-n", "2")
+    result = project.runpytest_subprocess("--torchsan", "-n", "2", "--torchsan-report", "page.html")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["4 tests checked: *findings: 2 errors", "*test_it?1?: F1: error: wrong-values"])
+    result.stdout.fnmatch_lines(["torchsan: wrote page.html"])
+    page = (project.path / "page.html").read_text()
+    assert page.count("the kernel computes other values than eager") == 2
+    assert all(f"test_it[{n}]" in page.replace("<wbr>", "") for n in range(4))
     folders = kept(project)
     assert len(folders) == 2
     assert len({folder.parent for folder in folders}) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -43,3 +45,15 @@ def test_a_wheel_holds_what_is_tracked(tmp_path: Path) -> None:
     release_check.compare_contents(wheel, tmp_path, {"torchsan/a.py", "torchsan/page.html"})
     with pytest.raises(ReleaseError, match=r"missing \['torchsan/b.py'\], not tracked \['torchsan/page.html'\]"):
         release_check.compare_contents(wheel, tmp_path, {"torchsan/a.py", "torchsan/b.py"})
+
+
+@pytest.mark.slow
+def test_the_wheel_is_small_and_quickly_installed_beside_a_pytorch(tmp_path: Path) -> None:
+    sdist, wheel = release_check.build(tmp_path / "dist", torchsan.__version__)
+    assert max(sdist.stat().st_size, wheel.stat().st_size) < 3_000_000
+    target = tmp_path / "installed"
+    start = time.monotonic()
+    release_check.run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel)
+    assert time.monotonic() - start < 10
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); import torchsan; print(torchsan.__file__)"
+    assert str(target) in release_check.run(sys.executable, "-c", code, cwd=tmp_path)

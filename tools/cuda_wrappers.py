@@ -1,8 +1,8 @@
 """Writes wrappers that Inductor generates for CUDA to `tests/data/cuda-wrappers/<release>`; needs Triton and no GPU.
 
-    python -m tools.cuda_wrappers
+    python -m tools.cuda_wrappers [NAME…]
 
-`tests/torch_internals/wrapper/test_cuda.py` parses them, without PyTorch. PyTorch is told that there is an H100, and
+`tests/programs/test_cuda_wrappers.py` parses them, without PyTorch. PyTorch is told that there is an H100, and
 compiles for it as far as the text of the program: nothing is run, and no kernel is compiled. Any build of PyTorch will
 do, also one without CUDA. Comments that name files of this machine are left out.
 """
@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import copy
 import re
-import shutil
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._inductor.config as inductor_config
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
 import torch.utils._triton
 import triton
+import triton.language as tl
 from torch import Tensor, nn
 from triton.backends.compiler import GPUTarget
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "cuda-wrappers"
 CUDA = torch.device("cuda", 0)
@@ -35,6 +38,10 @@ _PROPERTIES = types.SimpleNamespace(
     shared_memory_per_block_optin=232448, shared_memory_per_block=49152, shared_memory_per_multiprocessor=233472,
     L2_cache_size=50 << 20, gcnArchName="", is_integrated=0, is_multi_gpu_board=0,
 )  # fmt: skip
+
+
+_REMEMBERED = [f for f in vars(torch.utils._triton).values() if hasattr(f, "cache_clear")]
+"""What PyTorch finds out about Triton and its devices once."""
 
 
 class _Stream:
@@ -133,14 +140,15 @@ def _interface() -> Any:
 @contextmanager
 def pretended_gpu() -> Iterator[list[str]]:
     """Compile for CUDA; the texts of the programs are added to what is given. Nothing is compiled to a binary."""
-    import torch._inductor.config as config
     from torch._dynamo import device_interface
     from torch._inductor import select_algorithm
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     def times(choices: Any) -> dict[Any, float]:
-        return {c: i + (1.0 if type(c).__name__ == "TritonTemplateCaller" else 1e6) for i, c in enumerate(choices)}
+        """The first template is the fastest, and one that moves its operands by TMA before all others."""
+        slow = [0.5 if "tma" in c.name else 1.0 if type(c).__name__ == "TritonTemplateCaller" else 2.0 for c in choices]
+        return {c: i + 1e6 * factor for i, (c, factor) in enumerate(zip(choices, slow, strict=True))}
 
     sources: list[str] = []
     selector = select_algorithm.AlgorithmSelectorCache
@@ -164,10 +172,21 @@ def pretended_gpu() -> Iterator[list[str]]:
             stack.enter_context(patch.object(torch._C, name, _zero, create=True))
         for name in ("cuda", "cuda:0"):
             stack.enter_context(patch.dict(device_interface.device_interfaces, {name: _interface()}))
-        torch.utils._triton.has_triton.cache_clear()
-        stack.callback(torch.utils._triton.has_triton.cache_clear)
-        stack.enter_context(config.patch(compile_threads=1, fx_graph_cache=False))
+        for found in _REMEMBERED:
+            found.cache_clear()
+            stack.callback(found.cache_clear)
+        stack.enter_context(inductor_config.patch(compile_threads=1, fx_graph_cache=False))
         yield sources
+
+
+@contextmanager
+def _kernels_in_graphs() -> Iterator[None]:
+    """Have Dynamo take users' kernels and descriptors into graphs, for which it looks for a GPU."""
+    with ExitStack() as stack:
+        for name in ("has_triton", "has_triton_tensor_descriptor_host_tma"):
+            stack.enter_context(patch.object(torch.utils._triton, name, _yes))
+        stack.enter_context(patch.object(triton.runtime.driver, "_active", _Driver()))
+        yield
 
 
 def moved(module: torch.fx.GraphModule, change: Callable[[torch.fx.GraphModule], None] | None) -> tuple[Any, list[Any]]:
@@ -197,6 +216,19 @@ def moved(module: torch.fx.GraphModule, change: Callable[[torch.fx.GraphModule],
     return module, inputs
 
 
+def _unrun(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """In the place of a graph, which may hold kernels that cannot run here: results of the right kind, all zero."""
+    (output,) = (n for n in module.graph.nodes if n.op == "output")
+
+    def zeros(node: Any) -> Any:
+        value = node.meta["val"] if isinstance(node, torch.fx.Node) else node
+        if not isinstance(value, Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
+
+    return lambda *_: pytree.tree_map(zeros, output.args[0])
+
+
 def compile_for_cuda(
     function: Callable[..., Any],
     *inputs: Tensor,
@@ -205,7 +237,6 @@ def compile_for_cuda(
     **settings: Any,
 ) -> None:
     """Compile a function of tensors as if they were on a GPU. `change` is given each graph before it is compiled."""
-    import torch._inductor.config as config
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -228,7 +259,7 @@ def compile_for_cuda(
             graph, given = moved(module, change)
             flags: dict[str, Any] = {"is_backward": kind == "backward", "is_inference": kind == "inference"}
             flags |= {"cpp_wrapper": True} if settings.get("cpp_wrapper") else {}
-            changes = config.patch({k.replace("__", "."): v for k, v in settings.items()})
+            changes = inductor_config.patch({k.replace("__", "."): v for k, v in settings.items()})
             with pretended_gpu() as sources, V.set_fake_mode(detect_fake_mode(given)), torch.no_grad(), changes:
                 try:
                     compile_fx_inner(graph, given, **flags)
@@ -236,7 +267,7 @@ def compile_for_cuda(
                     if not sources:
                         raise
             _SOURCES.extend(sources)
-            return make_boxed_func(module.forward)
+            return make_boxed_func(_unrun(module))
 
         return compile_
 
@@ -244,7 +275,8 @@ def compile_for_cuda(
     backend = aot_autograd(decompositions=select_decomp_table(), partition_fn=partition, **kinds)
     torch._dynamo.reset()
     leaves = [i.requires_grad_(train and i.is_floating_point()) for i in inputs]
-    result = torch.compile(function, backend=backend)(*leaves)
+    with _kernels_in_graphs():
+        result = torch.compile(function, backend=backend)(*leaves)
     if train:
         result.sum().backward()
 
@@ -260,13 +292,42 @@ def _on_two_streams(module: torch.fx.GraphModule) -> None:
         node.meta.setdefault("custom", {})["stream"] = i % 2
 
 
-class _Model(nn.Module):
+class Model(nn.Module):
+    """A small network with dropout and a normalisation."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(64, 128), nn.LayerNorm(128), nn.Linear(128, 64)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.norm(F.dropout(F.gelu(self.first(x)), 0.1))).softmax(-1)  # type: ignore[no-any-return]
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton leaves it without types
+def _double(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) * 2, i < n)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_blocks(x, y, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    out.store([row, column], x.load([row, column]) + y.load([row, column]))
+
+
+def _doubled_by_a_user(x: Tensor) -> Tensor:
+    x = x.sin()
+    out = torch.empty_like(x)
+    _double[(64,)](x, out, x.numel(), BLOCK=64)
+    return out.cos()
+
+
+def _added_through_descriptors(x: Tensor, y: Tensor) -> Tensor:
+    x = x.sin()
+    out = torch.empty_like(x)
+    blocks = [TensorDescriptor.from_tensor(t, [32, 32]) for t in (x, y, out)]
+    _add_blocks[(2, 2)](*blocks, BLOCK=32)
+    return out.cos()
 
 
 def _x(*shape: int) -> Tensor:
@@ -276,16 +337,17 @@ def _x(*shape: int) -> Tensor:
 TEMPLATES: dict[str, Any] = {
     "max_autotune_gemm": True,
     "max_autotune_gemm_backends": "TRITON",
-    "benchmark_epilogue_fusion": False,
+    # Now, and before 2.15.
+    **{n: False for n in ("benchmark_template_fusion", "benchmark_epilogue_fusion") if hasattr(inductor_config, n)},
 }
 PROGRAMS: dict[str, Callable[[], None]] = {
     "pointwise": lambda: compile_for_cuda(lambda x, y: (x.sin() + y).relu() * 2, _x(64, 65), _x(65)),
     "reductions": lambda: compile_for_cuda(lambda x: (x.var(-1), x.argmax(0), x.cumsum(1)), _x(64, 4100)),
-    "training_step": lambda: compile_for_cuda(_Model(), _x(256, 64), train=True),
+    "training_step": lambda: compile_for_cuda(Model(), _x(256, 64), train=True),
     "scatter": lambda: compile_for_cuda(lambda x, i: x.index_add(0, i, x), _x(64, 8), torch.arange(64) % 7),
     "dynamic": lambda: compile_for_cuda(lambda x: (x @ x.T).exp().sum(-1), _x(60, 64)),
     "templates": lambda: compile_for_cuda(lambda x, w: (x @ w).relu(), _x(256, 64), _x(64, 128), **TEMPLATES),
-    "templates_trained": lambda: compile_for_cuda(_Model(), _x(256, 64), train=True, **TEMPLATES),
+    "templates_trained": lambda: compile_for_cuda(Model(), _x(256, 64), train=True, **TEMPLATES),
     "tensor_descriptors": lambda: compile_for_cuda(
         lambda x, y: x.exp() + y, _x(256, 64), _x(256, 64), assume_aligned_inputs=True,
         triton__use_tensor_descriptor=True,
@@ -302,22 +364,31 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         graph_partition=True, custom_should_partition_ops=["aten::topk"],
     ),
     "cpp_wrapper": lambda: compile_for_cuda(lambda x: (x @ x).exp(), _x(64, 64), cpp_wrapper=True),
+    "tma_template": lambda: compile_for_cuda(
+        lambda x, w: (x @ w).relu(), _x(128, 64), _x(64, 256), triton__enable_persistent_tma_matmul=True,
+        assume_aligned_inputs=True, **TEMPLATES,
+    ),
+    "users_kernel": lambda: compile_for_cuda(_doubled_by_a_user, _x(64, 64)),
+    "users_descriptors": lambda: compile_for_cuda(_added_through_descriptors, _x(64, 64), _x(64, 64)),
 }  # fmt: skip
 
 
 def cleaned(source: str) -> str:
     """A wrapper without what is true of this machine only, and without what benchmarks it."""
     source = source.partition("\ndef get_args():")[0].partition("\ndef benchmark_compiled_module(")[0] + "\n"
-    source = re.sub(r"^ *# (?:AOT ID|Topologically|Source node|kernel path|Original ATen).*\n", "", source, flags=re.M)
+    about = r"AOT ID|Topologically|Source node|kernel path|Original ATen|Original path"
+    source = re.sub(rf"^ *# (?:{about}).*\n", "", source, flags=re.M)
     return re.sub(r"^ *#  .*\n", "", source, flags=re.M)
 
 
-def main() -> None:
-    """Write them all."""
+def main(names: Iterable[str]) -> None:
+    """Write these, or all."""
     folder = FOLDER / ".".join(torch.__version__.split(".")[:2])
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name, program in PROGRAMS.items():
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or PROGRAMS:
+        program = PROGRAMS[name]
+        for old in folder.glob(f"{name}-*.wrapper"):
+            old.unlink()
         torch.manual_seed(0)
         _SOURCES.clear()
         try:
@@ -330,4 +401,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

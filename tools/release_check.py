@@ -58,16 +58,20 @@ def run(*command: str | Path, status: int = 0, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
+def build(folder: Path, version: str) -> tuple[Path, Path]:
+    """Build the sdist, and the wheel from it, in `folder`. Raise ReleaseError if one is not what it should be."""
+    run(sys.executable, "-m", "build", "--outdir", folder)
+    (wheel,) = folder.glob(f"torchsan-{version}-*.whl")
+    (sdist,) = folder.glob(f"torchsan-{version}.tar.gz")
+    tracked = run("git", "ls-files", "--", ".", cwd=ROOT / "src").split()
+    compare_contents(wheel, ROOT / "src", set(tracked))
+    return sdist, wheel
+
+
 def check(folder: Path) -> None:
     """Build in `folder`, install there, and try it."""
     version = declared_version()
-    built = folder / "dist"
-    run(sys.executable, "-m", "build", "--outdir", built)
-    (wheel,) = built.glob(f"torchsan-{version}-*.whl")
-    (sdist,) = built.glob(f"torchsan-{version}.tar.gz")
-    tracked = run("git", "ls-files", "--", ".", cwd=ROOT / "src").split()
-    compare_contents(wheel, ROOT / "src", set(tracked))
-
+    sdist, wheel = build(folder / "dist", version)
     venv.create(folder / "fresh", with_pip=True)
     scripts = folder / "fresh" / ("Scripts" if os.name == "nt" else "bin")
     run(scripts / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)

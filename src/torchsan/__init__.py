@@ -84,5 +84,12 @@ if not TYPE_CHECKING:  # To a type checker this would make every name a name of 
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: object) -> None:
+    """What `%load_ext torchsan` calls: adds the magic `%%torchsan`."""
+    from torchsan.notebook import load_magic
+
+    load_magic(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})

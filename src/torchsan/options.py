@@ -146,7 +146,7 @@ def _from_file(cwd: Path) -> dict[str, Any]:
                 table: Any = tomllib.loads(file.read_text(encoding="utf-8"))
                 for key in heading:
                     table = table.get(key, {})
-            except (OSError, ValueError, AttributeError) as e:
+            except (OSError, ValueError, AttributeError, RecursionError) as e:
                 raise UsageError(f"cannot read {file}: {e}", slug="bad-option") from e
             if not isinstance(table, dict):
                 raise UsageError(f"{file}: [tool.torchsan] is not a table", slug="bad-option")
@@ -239,9 +239,12 @@ def _one_of(kind: type[E_]) -> Callable[[str, str, Any], E_]:
 
 def _path(source: str, name: str, value: Any) -> str:
     text = str(value) if isinstance(value, str | Path) else ""
-    if not text:
+    if not text or "\0" in text:
         _refuse(source, name, value, "expected a path")
     return text
+
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def _calls(source: str, name: str, value: Any) -> Calls:
@@ -250,10 +253,10 @@ def _calls(source: str, name: str, value: Any) -> Calls:
     text = str(value).strip()
     if text.startswith("steps:"):
         numbers = [word.strip() for word in text.removeprefix("steps:").split(",")]
-        if not all(word.isdecimal() for word in numbers):
+        if not all(_NUMBER.fullmatch(word) for word in numbers):
             _refuse(source, name, value, "expected numbers of calls, from 0, such as steps:100,1000")
         return tuple(sorted({int(word) for word in numbers}))
-    if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text) or int(text) < 1:
         _refuse(source, name, value, "expected a whole number from 1, 'all', or 'steps:100,1000'")
     return int(text)
 
@@ -316,7 +319,7 @@ def _suppression(source: str, name: str, table: Any) -> Suppression:
 
 def _status(source: str, name: str, value: Any) -> int:
     text = str(value).strip()
-    if isinstance(value, bool) or not text.isdecimal() or int(text) > 255:
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text) or int(text) > 255:
         _refuse(source, name, value, "expected an exit status from 0 to 255")
     return int(text)
 

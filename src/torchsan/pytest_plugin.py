@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchsan.session import Session
 
 FLAG, MARKER, FIXTURE = "--torchsan", "torchsan", "torchsan_session"
+REPORT = "--torchsan-report"
 _HELP = "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory,cache, default all"
 _MARKER_HELP = (
     "torchsan(check=…, **options): check what torch.compile makes in this test, and fail it if nothing is compiled. "
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flag."""
     group = parser.getgroup("torchsan", "torchsan, the sanitizer for compiled PyTorch")
     group.addoption(FLAG, nargs="?", const="", default=None, metavar="LIST", help=_HELP)
+    group.addoption(REPORT, default=None, metavar="FILE", help="write a web page about all tests that were checked")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,10 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _KERNEL_MARKER_HELP)
     name = f"pytest-{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}"
     config.stash[_RUN_NAME] = getattr(config, "workerinput", {}).get(_WORKER_INPUT, name)
-    if config.getoption(FLAG) is not None:
-        from torchsan.pytest_run import resolve
+    if config.getoption(FLAG) is not None or config.getoption(REPORT) is not None:
+        from torchsan.pytest_run import PageExporter, resolve
 
         resolve(config, None)  # A wrong option is said now, not by every test.
+        if config.getoption(REPORT) is not None:
+            PageExporter().require(config.getoption(REPORT))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -116,6 +120,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     checked = item.stash.get(_CHECKED, None)
     if checked is not None and checked.figures is not None:
         report.torchsan, checked.figures = checked.figures, None  # type: ignore[attr-defined]  # reports take extras
+        if checked.to_blame:
+            from torchsan.pytest_run import without_logs_of_torch
+
+            # The finding says it all; what the compiler logged on the way would be pages below it.
+            report.sections = [(name, text) for name, text in map(without_logs_of_torch, report.sections) if text]
     return report
 
 
@@ -160,3 +169,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("torchsan")
         for line in summary_lines({r.nodeid: r.torchsan for r in reports}):
             terminalreporter.line(line)
+    file = terminalreporter.config.getoption(REPORT)
+    if file is not None:
+        from torchsan.pytest_run import PageExporter
+
+        PageExporter().put(PageExporter().render({r.nodeid: r.torchsan for r in reports}), file)
+        terminalreporter.line(f"torchsan: wrote {file}")

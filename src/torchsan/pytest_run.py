@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import pytest
 from torchsan.checks import REGISTRY, Observed
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolve_options
-from torchsan.recording import is_url
+from torchsan.recording import Reader, is_url
 from torchsan.records import Severity
+from torchsan.report.exporter import Exporter
 from torchsan.report.findings import clean, count, findings_text, shown_path
+from torchsan.report.html import plain
 from torchsan.session import Session
 
 _REASONS = 5
@@ -62,6 +65,8 @@ class CheckedTest:
         options = resolve(item.config, marker)
         root = item.config.invocation_params.dir / (options.out or "torchsan-runs") / run
         self.figures: dict[str, Any] | None = None
+        self.to_blame = False
+        """Whether the test failed because of what torchsan found, and not by itself."""
         out = str(_free(root / _file_name(item.nodeid)))
         # An error fails the test when it is over; it does not end it.
         self.session = Session(dataclasses.replace(options, out=out, fail_fast=False))
@@ -82,6 +87,7 @@ class CheckedTest:
         """The test ended well: return why torchsan fails it, or None."""
         self._close()
         if any(f.severity is Severity.ERROR for f in self.session.findings):
+            self.to_blame = True
             return self._text()
         if self._marked and not self._observed():
             return (
@@ -123,6 +129,63 @@ class CheckedTest:
             "operators": coverage.ops_checked,
             "skipped": [clean(s.reason, 200) for s in coverage.skipped],
         }
+
+
+_RECORD = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<name>[\w.]+):", re.MULTILINE)
+
+
+def without_logs_of_torch(section: tuple[str, str]) -> tuple[str, str]:
+    """Return what pytest captured of a test without what PyTorch logged, as far as it has pytest's own format."""
+    name, text = section
+    if not name.startswith("Captured log"):
+        return section
+    starts = [*(record.start() for record in _RECORD.finditer(text)), len(text)]
+    records = [text[a:b] for a, b in pairwise(starts)]
+    kept = [r for r in records if (found := _RECORD.match(r)) is None or found["name"].split(".")[0] != "torch"]
+    return name, text[: starts[0]] + "".join(kept)
+
+
+class PageExporter(Exporter[Mapping[str, dict[str, Any]]]):
+    """Writes the tests that were checked as a web page: what was checked, and the findings whole."""
+
+    name = "torchsan-report"
+    help = ""
+
+    def require(self, target: str) -> None:
+        """Raise pytest.UsageError if nothing can be written there."""
+        try:
+            self.check(target)
+        except UsageError as e:
+            raise pytest.UsageError(str(e)) from e
+
+    def render(self, subject: Mapping[str, dict[str, Any]]) -> str:
+        heading = ("test", "graphs", "kernels", "operators", "findings", "recording")
+        rows = [
+            (
+                nodeid,
+                *(str(f[name]) for name in ("graphs", "kernels", "operators")),
+                "\n".join(f["findings"]),
+                f["recording"] or "",
+            )
+            for nodeid, f in sorted(subject.items(), key=lambda item: "error" not in item[1]["severities"])
+        ]
+        errors = sum(f["severities"].count("error") for f in subject.values())
+        status = plain.badge(count(errors, "error") if errors else "no errors", "error" if errors else "right")
+        summary = list(summary_lines(subject))[:1]
+        found = [(nodeid, f["recording"]) for nodeid, f in subject.items() if f["findings"] and f["recording"]]
+        return plain.page(
+            "torchsan: tests",
+            status,
+            *(plain.section(nodeid, *_findings(path)) for nodeid, path in found),
+            plain.section("Tests", plain.items(summary), plain.table(heading, rows)),
+        )
+
+
+def _findings(path: str) -> Iterator[str]:
+    try:
+        yield from map(plain.finding, Reader(path).findings())
+    except TorchsanError as e:  # Somebody has removed the recording, or it is of another machine.
+        yield plain.items([f"the recording cannot be read: {e}"])
 
 
 def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:

@@ -100,6 +100,17 @@ class Session:
 
         return self._recorder.coverage if self._recorder is not None else Coverage()
 
+    def __repr__(self) -> str:
+        from torchsan.report.findings import session_text
+
+        return f"<torchsan {self._called}: {session_text(self.findings, self.coverage)}>"
+
+    def _repr_html_(self) -> str:
+        """The session in a notebook: what was looked at, and the findings."""
+        from torchsan.report.html.plain import fragment
+
+        return fragment(self.findings, self.coverage)
+
     def raise_if_findings(self) -> None:
         """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
         from torchsan.report.findings import raise_errors

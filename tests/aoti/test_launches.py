@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from torchsan.aoti.launches import Launched, Seen, as_recording, launch_files, read_launches
 from torchsan.cli.values import watched_values
 from torchsan.errors import RecordingError
-from torchsan.recording import Reader
+from torchsan.recording import Reader, Writer
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, encode
 from torchsan.store import Store
 
@@ -137,3 +138,55 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_another_folder_is_left_as_it_is(tmp_path: Path) -> None:
     assert as_recording(tmp_path) == tmp_path
     assert not list(tmp_path.iterdir())
+
+
+def test_a_description_that_is_a_pipe_or_nested_without_end_is_refused(tmp_path: Path) -> None:
+    description = write(tmp_path, CALL) / "package-1-0.json"
+    description.write_text("[" * 100_000)
+    with pytest.raises(RecordingError, match="nested too deeply"):
+        as_recording(tmp_path)
+    description.unlink()
+    os.mkfifo(description)
+    with pytest.raises(RecordingError, match="not a plain file"):
+        as_recording(tmp_path)
+
+
+def test_what_could_not_be_read_to_its_end_is_not_taken_for_a_recording(tmp_path: Path) -> None:
+    write(tmp_path, CALL + record(2, struct.pack("<iB", 0, 9) + text("k")))
+    for _ in range(2):
+        with pytest.raises(RecordingError):
+            as_recording(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["a link to an empty folder", "a link to a recording", "somebody's folder"])
+def test_a_folder_of_that_name_which_is_not_ours_is_left_alone(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, CALL)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "somebody's folder":
+        elsewhere.rename(tmp_path / "recording")
+        (tmp_path / "recording" / "mine.txt").write_text("mine")
+    else:
+        if "recording" in kind:
+            Writer.create(elsewhere, command=["other.py"]).close()
+        (tmp_path / "recording").symlink_to(elsewhere)
+    before = sorted(p.name for p in (tmp_path / "recording").iterdir())
+    made = Reader(as_recording(tmp_path))
+    assert made.path.parent != tmp_path
+    assert made.manifest.command == (str(tmp_path),)
+    assert sorted(p.name for p in (tmp_path / "recording").iterdir()) == before
+
+
+@pytest.mark.parametrize("sizes", [(1 << 40, 1), (1 << 62, 1 << 62)])
+def test_a_tensor_that_is_expanded_to_more_than_a_disk_holds_is_refused(sizes: tuple[int, int], tmp_path: Path) -> None:
+    layout = struct.pack("<qqqq", sizes[0], 0, sizes[1], 0)
+    body = struct.pack("<iB", 0, 1) + text("x") + struct.pack("<iiiqI", 6, 0, -1, 0, 2) + layout
+    with pytest.raises(RecordingError, match="another size than its shape"):
+        as_recording(write(tmp_path, CALL + record(3, body + struct.pack("<BQ", 2, 4) + bytes(4))))
+
+
+def test_a_count_that_is_infinite_is_damage(tmp_path: Path) -> None:
+    body = struct.pack("<iB", 0, 1) + text("x") + struct.pack("<iiiqI", 4, 0, -1, 0, 1) + struct.pack("<qq", 5, 1)
+    counts = struct.pack("<BQQQQQdddd", 1, 1, 0, 0, 2, 4, float("-inf"), 3.0, 0.5, 1.5)
+    with pytest.raises(RecordingError, match="infinity"):
+        as_recording(write(tmp_path, CALL + record(3, body + counts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,22 @@ def test_a_graph_with_an_operator_of_somebody_else_is_not_compared(
     entry(tmp_path, pickle.dumps([f"{HEAD}AsyncCompile()", SCRIPT.replace("{op}", "mine.run.default")]))
     assert main(["cache", str(tmp_path)]) == 4
     assert "not compared: it calls mine.run.default, which is not PyTorch's own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("opcode", [b"\x8e", b"\x8d", b"\x96"], ids=["bytes", "text", "bytearray"])
+def test_an_entry_that_claims_to_be_huge_is_not_made_room_for(
+    opcode: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry(tmp_path, b"\x80\x05" + opcode + struct.pack("<Q", 1 << 50) + b"x")
+    assert main(["cache", str(tmp_path)]) == 4
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_links_and_pipes_in_a_cache_are_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = entry(tmp_path / "cache", pickle.dumps([CODE]))
+    (folder / "aotautograd").symlink_to("/")
+    (folder / "fxgraph" / "ab" / "link").symlink_to(tmp_path)
+    os.mkfifo(folder / "fxgraph" / "ab" / "pipe")
+    (folder / "fxgraph" / "ab" / "file").symlink_to("/etc/passwd")
+    assert main(["cache", str(folder)]) == 0
+    assert "3 entries, 0 for another machine, 2 not read" in capsys.readouterr().out

@@ -36,16 +36,19 @@ def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("version", "found", "remedy"),
+    ("version", "problem", "found", "remedy"),
     [
-        ("3.7.1", "3.7.1: no GPU, so kernels run by its interpreter only", None),
-        ("4.0.0", "4.0.0: no GPU", "tested with Triton 3.7"),
-        (None, "not installed", "pip install 'torchsan[triton]'"),
+        ("3.7.1", None, "3.7.1: a kernel runs; no GPU, so kernels run by its interpreter only", None),
+        ("3.7.1", "exit status 1", "3.7.1: a kernel does not run: exit status 1", "reinstall triton"),
+        ("3.9.0", None, "3.9.0: a kernel runs; no GPU, so kernels run by its interpreter only", None),
+        ("4.0.0", None, "4.0.0: a kernel runs; no GPU", "tested with Triton 3.7 and 3.9"),
+        (None, None, "not installed", "pip install 'torchsan[triton]'"),
     ],
 )
 def test_what_of_triton_is_here(
-    version: str | None, found: str, remedy: str | None, monkeypatch: pytest.MonkeyPatch
+    version: str | None, problem: str | None, found: str, remedy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(doctor, "_problem", lambda command: problem)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if version else None)
     monkeypatch.setattr(doctor, "installed_version", lambda name: version)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -54,6 +57,15 @@ def test_what_of_triton_is_here(
     assert examined.found.startswith(found)
     assert (remedy or "") in (examined.remedy or "")
     assert (examined.remedy is None, examined.needed) == (remedy is None, False)
+
+
+@pytest.mark.parametrize(("program", "said"), [("print(4.0)", "faster place"), ("print(400.0)", None), ("", "hangs")])
+def test_a_slow_disk_is_said(program: str, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_DISK", program)
+    monkeypatch.setattr(doctor, "_LOW_DISK", 0)
+    remedy = doctor._disk().remedy
+    assert (remedy is None) == (said is None)
+    assert (said or "") in (remedy or "")
 
 
 def test_a_check_that_this_pytorch_does_not_allow_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

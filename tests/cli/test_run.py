@@ -155,27 +155,39 @@ def test_a_missing_compiler_is_said(cli: Run, monkeypatch: pytest.MonkeyPatch) -
 
 COMPILING_THEN = """
 import os, sys, torch
+@torch.library.custom_op("mine::die_of_many", mutates_args=())
+def die_of_many(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 100:
+        os.kill(os.getpid(), 11)
+    return x.clone()
+die_of_many.register_fake(torch.empty_like)
+@torch.compile
 def f(x):
-    return torch.relu(x + 1) * 2
-print(torch.compile(f)(torch.zeros(8)).sum().item(), flush=True)
+    y = torch.relu(x + 1) * 2
+    return die_of_many(y) + 1
+print(f(torch.zeros(8)).sum().item(), flush=True)
 if sys.argv[1] == "crash":
-    os.kill(os.getpid(), 11)
+    f(torch.full((8,), 100.0))
 raise SystemExit("failed after all")
 """
 
 
 @pytest.mark.parametrize(("how", "status"), [("crash", 139), ("exit", 1)])
 def test_what_was_compiled_before_the_end_is_reported(cli: Run, how: str, status: int) -> None:
-    done = cli("run", "--json", "r.json", script(COMPILING_THEN), how)
-    assert done.stdout == "16.0\n"
+    # Other checks run the operator by themselves, and die of it there.
+    done = cli("run", "--check", "memory", "--json", "r.json", script(COMPILING_THEN), how)
+    assert done.stdout == "24.0\n"
     assert done.returncode == status, done.stderr
-    assert "script.py:4" in done.stderr
-    assert "return torch.relu(x + 1) * 2" in done.stderr
+    assert "script.py:11" in done.stderr
+    assert "y = torch.relu(x + 1) * 2" in done.stderr
     report = json.loads(Path("r.json").read_text())
     jsonschema.validate(report, report_schema())
     assert report["coverage"]["kernels"] >= 1
     assert report["findings"] == []
     assert report["status"] == "incomplete"
+    died_in = [(x["kernel"], x["call"], x["checking"], x["source"][-1]["line"]) for x in report["in_flight"]]
+    assert died_in == ([("torch.ops.mine.die_of_many.default", 1, False, 12)] if how == "crash" else [])
+    assert ("it was running torch.ops.mine.die_of_many.default" in done.stderr) == (how == "crash")
 
 
 def test_leaving_by_os_exit_is_not_clean(cli: Run) -> None:
@@ -344,7 +356,7 @@ print("program's own line")
 
 
 FINDING = """
-import atexit
+import atexit, sys, time
 from torchsan import session
 from torchsan.records import Severity
 from tests.samples import finding, graph
@@ -355,6 +367,7 @@ print("before")
 writer.finding(finding(Severity.WARNING))
 print("between")
 writer.finding(finding())
+time.sleep(float(sys.argv[1]))
 print("after")
 """
 
@@ -364,7 +377,7 @@ def test_findings_set_the_status_and_can_end_the_program(
     cli: Run, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parents[2]}")
-    done = cli("run", *flags, "--json", "r.json", script(FINDING))
+    done = cli("run", *flags, "--json", "r.json", script(FINDING), "0")
     assert done.returncode == 1, done.stderr
     assert done.stdout == "before\nbetween\n" + ("" if flags else "after\nat exit\n")
     assert "F2: error: wrong-values" in done.stderr
@@ -373,6 +386,24 @@ def test_findings_set_the_status_and_can_end_the_program(
     assert report["status"] == "findings"
     assert [f["id"] for f in report["findings"]] == ["F1", "F2"]
     assert cli("report", str(the_run().path)).returncode == 1
+
+
+def test_a_finding_is_shown_when_it_is_made_and_not_twice(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parents[2]}")
+    words = command("run", "--quiet", script(FINDING), "4")
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        early = ""
+        while "F2: error: wrong-values\n" not in early:
+            line = program.stderr.readline()
+            assert line, early
+            early += line
+        assert program.poll() is None
+        rest = program.stderr.read()
+    assert program.returncode == 1
+    _, _, end = rest.partition("Shown above, when they were found:\n")
+    assert end.startswith("F1: warning: wrong-values: the kernel computes other values than eager  (model.py:12)\nF2: ")
+    assert "x = self.act(x)" not in end
 
 
 def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

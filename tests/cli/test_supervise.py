@@ -11,7 +11,7 @@ from torchsan.recording.log import connect
 
 def test_it_tells_of_graphs_when_there_are_more(tmp_path: Path) -> None:
     stream = io.StringIO()
-    progress = Progress(tmp_path, stream, every=0)
+    progress = Progress(tmp_path, stream, lambda _finding: None, every=0)
     progress.show()  # There is no log yet.
     log = connect(tmp_path)
     for kind in ("graph", "skipped", "graph"):

@@ -123,6 +123,9 @@ def test_other_inputs_are_said_to_be_that(compare: Compare) -> None:
     assert diff.first is not None
     assert (diff.first.name, diff.first.role) == ("arg0_1", Role.INPUT)
     assert judged(diff)["sum_1"] is Judged.FOLLOWS
+    inputs_ = {v.name: v.judged for v in diff.values if v.role is Role.INPUT}
+    assert set(inputs_.values()) == {Judged.DIFFERENT}
+    assert len(inputs_) == 2
 
 
 def test_calls_that_only_one_run_made_are_a_gap(compare: Compare) -> None:
@@ -262,6 +265,10 @@ def test_every_kind_of_number_is_compared(tmp_path: Path, dtype: torch.dtype, wa
     assert diff.first is not None
     assert diff.first.comparison is not None
     assert diff.first.comparison.mismatches == 2
+
+
+def test_more_memory_than_there_can_be_is_not_compared(compare: Compare) -> None:
+    assert not compare([run(inputs())], [run(inputs())], None, {"memory": 10**400}).memory
 
 
 @pytest.mark.parametrize("value", [torch.empty(0, 3), torch.tensor(1.0)], ids=["empty", "scalar"])

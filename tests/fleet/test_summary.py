@@ -11,6 +11,7 @@ from tests.fleet.conftest import MakeRun
 from tests.samples import finding
 from torchsan.cli.main import main
 from torchsan.fleet import Tables, find_recordings
+from torchsan.fleet.rows import Row
 from torchsan.fleet.summary import summarize_fleet
 from torchsan.records import Severity
 
@@ -71,3 +72,35 @@ def test_clean_and_incomplete(make_run: MakeRun, tmp_path: Path, capsys: pytest.
 def test_what_takes_one_recording_says_so(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--html", "x.html", str(runs)]) == 2
     assert "--html takes one recording" in capsys.readouterr().err
+
+
+def test_many_findings_take_no_more_queries_than_few(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes milliseconds: a recording with tens of thousands of findings took minutes."""
+    asked: list[str] = []
+    rows = Tables.rows
+
+    def counted(tables: Tables, query: str) -> list[Row]:
+        asked.append(query)
+        return rows(tables, query)
+
+    monkeypatch.setattr(Tables, "rows", counted)
+    counts = []
+    for n in (1, 30):
+        folder = make_run(f"run-{n}", *(finding(kernel=f"k{i}x") for i in range(n)))
+        with Tables.read([str(folder)]) as tables:
+            asked.clear()
+            assert len(summarize_fleet(tables).groups) == n
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("job", ["runs", "ranks"])
+def test_a_report_over_many_overwrites_none_of_them(
+    job: str, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("rank-0", "rank-1") if job == "ranks" else ("a", "b")
+    folders = [make_run(name, finding()) for name in names]
+    before = (folders[0] / "manifest.json").read_bytes()
+    assert main(["report", f"--json={folders[0] / 'manifest.json'}", str(tmp_path / "runs")]) == 2
+    assert "would overwrite what it reports on" in capsys.readouterr().err
+    assert (folders[0] / "manifest.json").read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import duckdb
 import pytest
 
 from tests.fleet.conftest import MakeRun
+from tests.samples import finding
 from torchsan.cli.main import main
 from torchsan.errors import UsageError
 from torchsan.fleet import Tables, find_recordings
@@ -45,3 +47,17 @@ def test_without_duckdb_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(UsageError, match=r"torchsan\[fleet\]"), Tables.read([]):
         pass
+
+
+def test_a_number_that_no_table_holds_is_damage_of_its_run_alone(make_run: MakeRun) -> None:
+    folders = [make_run("bad", finding(call=2**63)), make_run("good", finding())]
+    with Tables.read([str(folder) for folder in folders]) as tables:
+        assert tables.rows("SELECT status FROM runs ORDER BY run") == [{"status": "incomplete"}, {"status": "findings"}]
+
+
+def test_a_place_whose_name_is_no_text_is_refused(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / os.fsdecode(b"tables-\xff")
+    assert main(["export", "--parquet", str(target), str(make_run("run"))]) == 2
+    assert "only names that are UTF-8" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def across_kernels(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 )
 def test_a_comparison_that_rounding_decides_is_a_note(function: Callable[..., Any], check: str, kernel: str) -> None:
     (note,) = found(function, *inputs(torch.bfloat16))
-    assert (note.check, note.kind, note.severity) == (check, "wrong-values", Severity.NOTE)
+    assert (note.check, note.kind, note.severity) == (check, "precision-loss", Severity.NOTE)
     assert note.ops == ("aten.gt.Tensor",)
     flip = note.evidence["flip"]
     assert flip["upstream"]["kernel"] == kernel

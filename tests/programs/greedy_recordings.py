@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.report.html.recordings import ordinary
 from torchsan.recording.folder import write_atomically
@@ -198,7 +199,7 @@ def _many_texts(folder: Path) -> None:
         (folder / "artifacts" / f"{n}.py").write_text("\x00" * 24_000)
 
 
-def _manifest(change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
+def _manifest(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def put(folder: Path) -> None:
         _insert(folder, iter([]))
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -235,6 +236,9 @@ FILES: dict[str, Callable[[Path], None]] = {
     "a text of large characters": _text(lambda: "\U00010000" * (SIZE // 4), "more"),
     "many texts": _many_texts,
     "a long environment": _manifest(lambda m: m.update(environment={f"{n}": "" for n in range(700_000)})),
+    "suppressions": _manifest(
+        lambda m: m["options"].update(suppress=[{"reason": "", "id": f"{n}"} for n in range(300_000)])
+    ),
     "a long command": _manifest(lambda m: m.update(command=[""] * 2_400_000)),
 }
 
@@ -276,6 +280,11 @@ COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
     "json": lambda run, out: ["report", f"--json={out}", str(run)],
     "html": lambda run, out: ["report", f"--html={out}", str(run)],
     "perfetto": lambda run, out: ["report", f"--perfetto={out}", str(run)],
+    "sarif": lambda run, out: ["report", f"--sarif={out}", str(run)],
+    "junit": lambda run, out: ["report", f"--junit={out}", str(run)],
+    "markdown": lambda run, out: ["report", f"--markdown={out}", "--github", str(run)],
+    "many": lambda run, out: ["report", f"--json={out}", str(run), str(run.parent)],
+    "tables": lambda run, out: ["export", f"--parquet={out}", str(run)],
     "values": lambda run, out: ["values", str(run)],
     "save": lambda run, out: ["values", f"--save={out}", str(run)],
     "diff": lambda run, out: ["diff", "--time-limit=0", f"--json={out}", str(run), str(run)],

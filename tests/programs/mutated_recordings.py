@@ -1,9 +1,10 @@
 """Changes recordings at random, knowing how they are made, and reads each with everything that reads recordings.
 
 `python -m tests.programs.mutated_recordings SEED COUNT` prints what went wrong, a line each, and how many it tried.
-Only a TorchsanError may come of it, in ten seconds, and no file may be written but those that were asked for. The
-seconds are those that this process computes, because a machine that others use too makes any program late; one that
-waits for something is ended after two minutes.
+Only a TorchsanError may come of it, in ten seconds and 500 MB; a report of damage is not `clean`; no file may be
+written but those that were asked for, no program started, nothing of the recording executed. The seconds are those that
+this process computes, because a machine that others use too makes any program late; one that waits for something is
+ended after two minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -30,10 +32,13 @@ from tests.report.html.recordings import ordinary
 from torchsan.cli.main import main
 from torchsan.errors import TorchsanError
 from torchsan.recording import Reader
+from torchsan.recording.log import _checksum
+from torchsan.report.follow import follow
 from torchsan.repro.exhibits import Loads, read_wanted
 
 DATA = Path(__file__).parents[1] / "data" / "recording-schema-1"
 SECONDS, WAITING = 10, 120
+MEGABYTES = 500
 
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**70), 10**300, 0.5, 1e308, "NaN", "Infinity", "", "x", "F1",
@@ -148,6 +153,15 @@ def mutate_event(dice: random.Random, folder: Path) -> None:
                 log.execute("UPDATE events SET body = ? WHERE id = ?", (text, number))
 
 
+def mutate_and_sign(dice: random.Random, folder: Path) -> None:
+    """Change an event, and write the checksums that belong to what is there now, as one who means it would."""
+    mutate_event(dice, folder)
+    with contextlib.closing(sqlite3.connect(folder / "events.sqlite")) as log, log:
+        if any(column[1] == "checksum" for column in log.execute("PRAGMA table_info(events)")):
+            for number, *row in log.execute("SELECT id, time, thread, kind, body FROM events").fetchall():
+                log.execute("UPDATE events SET checksum = ? WHERE id = ?", (_checksum(*row), number))
+
+
 def mutate_schema(dice: random.Random, folder: Path) -> None:
     with contextlib.closing(sqlite3.connect(folder / "events.sqlite")) as log, contextlib.suppress(sqlite3.Error), log:
         if dice.random() < 0.7:
@@ -188,8 +202,8 @@ def mutate_files(dice: random.Random, folder: Path) -> None:
 
 
 MUTATIONS: tuple[Callable[[random.Random, Path], None], ...] = (
-    mutate_event, mutate_event, mutate_event, mutate_event, mutate_event, mutate_schema, mutate_manifest, mutate_bytes,
-    mutate_bytes, mutate_files,
+    mutate_event, mutate_event, mutate_and_sign, mutate_and_sign, mutate_and_sign, mutate_schema, mutate_manifest,
+    mutate_bytes, mutate_bytes, mutate_files,
 )  # fmt: skip
 
 
@@ -202,32 +216,89 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def read_all(dice: random.Random, run: Path, original: Path, out: Path) -> None:
-    """Read a recording as a report, and in some of the other ways. Raise what is not a TorchsanError."""
+class Enough(BaseException):
+    """Ends a loop that would wait for the run to go on."""
+
+
+def stop(seconds: float) -> None:
+    raise Enough
+
+
+def read_all(dice: random.Random, run: Path, original: Path, out: Path) -> int:
+    """Read a recording as a report, and in some of the other ways; return the report's status.
+
+    Raise what is not a TorchsanError.
+    """
     compared = [f"--json={out / 'd.json'}", f"--html={out / 'd.html'}", str(original), str(run)]
     others = [
-        ["report", f"--json={out / 'r.json'}", str(run)],
-        ["report", f"--html={out / 'r.html'}", str(run)],
-        ["report", f"--perfetto={out / 'r.trace'}", str(run)],
+        *(["report", f"--{name}={out / name}", str(run)] for name in ("json", "html", "perfetto", "sarif", "junit")),
+        ["report", f"--markdown={out / 'r.md'}", "--github", str(run)],
+        ["report", f"--json={out / 'many.json'}", str(run), str(original)],
         ["report", "--all", str(run)],
         ["report", "--finding", "F1", str(run)],
         ["report", "--kernels", "*", str(run)],
+        ["export", "--parquet", str(out / "tables"), str(run), str(original)],
         ["values", str(run)],
         ["values", str(run), "--save", str(out / "saved")],
         ["diff", "--all", "--time-limit", "0", *compared],
         ["diff", "--time-limit", "1", *compared],
+        ["store", "ls", str(run / "tensors")],
     ]
-    for command in (["report", str(run)], *dice.sample(others, 3)):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        status = main(["report", str(run)])
+        for command in dice.sample(others, 3):
             main(command)
     with contextlib.suppress(TorchsanError):
         read_wanted(Reader(run), None, Loads(modules=("some",)))
+    with contextlib.suppress(TorchsanError, Enough):
+        follow(run, io.StringIO(), stop)
+    return status
 
 
-def try_one(seed: int, bases: list[Path], root: Path) -> str | None:
+class Watchman:
+    """Sees what Python asks the system for: programs, code of a recording, files to write."""
+
+    STARTS = frozenset(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "subprocess.Popen"))
+    WRITES = frozenset(("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate"))
+
+    def __init__(self, root: Path) -> None:
+        self.seen: list[str] = []
+        self.watching = False
+        self._root = str(root)
+        self._ours = (str(root / "out"), os.path.join(tempfile.gettempdir(), "torchsan-"))  # a beginning
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, given: tuple[Any, ...]) -> None:
+        if not self.watching:
+            return
+        if event in self.STARTS or event == "pickle.find_class":
+            self.seen.append(f"{event} {given!r:.200}")
+        elif event == "exec" and given[0].co_filename.startswith(self._root):
+            self.seen.append(f"executes {given[0].co_filename}")
+        elif event == "ctypes.dlopen" and str(given[0]).startswith(self._root):
+            self.seen.append(f"loads {given[0]}")
+        elif event in self.WRITES or (event == "open" and self._writes(given[1], given[2])):
+            folder = given[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1
+            self._writing(event, given[0], folder)
+
+    @staticmethod
+    def _writes(mode: object, flags: object) -> bool:
+        return (
+            bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) if isinstance(flags, int) else mode not in ("r", "rb")
+        )
+
+    def _writing(self, event: str, path: object, folder: int) -> None:
+        if isinstance(path, str | bytes | os.PathLike):
+            start = os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else ""
+            text = os.path.abspath(os.path.join(start, os.fsdecode(path)))  # not through links
+            if not text.startswith(self._ours) or text.startswith(self._root + os.sep + "run"):
+                self.seen.append(f"{event} of {text}")
+
+
+def try_one(seed: int, bases: dict[Path, int], root: Path, watchman: Watchman) -> str | None:
     """Make and read one mutation; return what went wrong."""
     dice = random.Random(seed)
-    base = dice.choice(bases)
+    base = dice.choice(list(bases))
     run, out = root / "run", root / "out"
     for folder in (run, out):
         shutil.rmtree(folder, ignore_errors=True)
@@ -235,20 +306,33 @@ def try_one(seed: int, bases: list[Path], root: Path) -> str | None:
     out.mkdir()
     mutation = dice.choice(MUTATIONS)
     mutation(dice, run)
+    name = f"seed {seed}, {mutation.__name__}"
     before = state(run)
     faulthandler.dump_traceback_later(WAITING, exit=True)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    watchman.watching = True
     try:
-        read_all(dice, run, base, out)
+        status = read_all(dice, run, base, out)
     except Exception as e:  # noqa: BLE001  # whatever it is, it is what this looks for
         where = traceback.extract_tb(e.__traceback__)[-1]
-        return f"seed {seed}, {mutation.__name__}: {type(e).__name__}: {e!s:.200} at {where.filename}:{where.lineno}"
+        return f"{name}: {type(e).__name__}: {e!s:.200} at {where.filename}:{where.lineno}"
     finally:
+        watchman.watching = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
+    if watchman.seen:
+        return f"{name}: {watchman.seen}"
     if state(run) != before or sorted(os.listdir(root)) != ["bases", "out", "run"]:
-        return f"seed {seed}, {mutation.__name__}: something was written"
+        return f"{name}: something was written"
+    if status == 0 and bases[base] and mutation is not mutate_and_sign:
+        return f"{name}: falsely clean"
     return None
+
+
+def peak() -> int:
+    """The most memory that this process had so far, in megabytes."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) // 1024 if found else 0
 
 
 def late(number: int, frame: object) -> None:
@@ -262,16 +346,22 @@ def go(first: int, count: int) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="torchsan-mutated-") as temporary:
         root = Path(temporary)
-        bases = [root / "bases" / "real", root / "bases" / "made-up"]
-        shutil.copytree(DATA, bases[0])
-        ordinary(bases[1])
+        real, made_up = root / "bases" / "real", root / "bases" / "made-up"
+        shutil.copytree(DATA, real)
+        ordinary(made_up)
+        watchman = Watchman(root)
+        with contextlib.redirect_stdout(io.StringIO()):
+            # Of schema 1, which has no checksums, it cannot be told that another than the writer changed an event.
+            bases = {real: 0, made_up: main(["report", str(made_up)])}
         for seed in range(first, first + count):
-            problem = try_one(seed, bases, root)
+            problem = try_one(seed, bases, root, watchman)
+            watchman.seen.clear()
             if problem is not None:
                 wrong += 1
                 print(problem, flush=True)
     print(f"{count} mutations, {wrong} problems")
-    return 1 if wrong else 0
+    print(f"{peak()} MB at most", file=sys.stderr)
+    return 1 if wrong or peak() > MEGABYTES else 0
 
 
 if __name__ == "__main__":

@@ -184,6 +184,14 @@ thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join(); 
 import io; sys.stdout = io.StringIO(); print('x')
 record(); sys.stdout = sys.__stdout__; print('y')
 """,
+    "ends while a daemon thread computes": """
+# Python up to 3.13 ends such a thread by unwinding C++, which aborts: with torchsan as without.
+import torch
+torch.set_num_threads(1); x = torch.ones(600, 600)
+def compute():
+    while True: torch.mm(x, x)
+threading.Thread(target=compute, daemon=True).start(); time.sleep(0.3); record(); print("done", flush=True)
+""",
     "has no streams in Python": "sys.stdout = sys.stderr = None; record(); sys.exit(3)",
 }
 """By what they do."""

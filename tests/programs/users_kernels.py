@@ -22,6 +22,12 @@ def increment(a, n, BLOCK: tl.constexpr):
     tl.store(a + i, tl.load(a + i, i < n) + 1, i < n)
 
 
+@triton.jit
+def increment_into(a, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(a + i, i < n) + 1, i < n)
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})], key=["n"])
 @triton.jit
 def tuned(a, out, n, BLOCK: tl.constexpr):
@@ -34,6 +40,13 @@ def beyond(a, out, n, BLOCK: tl.constexpr):
     """Stores eight elements too many."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(a + i, i < n) + 1, i < n + 8)
+
+
+@triton.jit
+def neighbours(a, out, n, BLOCK: tl.constexpr):
+    """Loads the element after the last."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(a + i, i < n) + tl.load(a + i + 1, i < n), i < n)
 
 
 @triton.jit
@@ -188,3 +201,29 @@ def out_of_bounds(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     beyond[_grid(x)](x, out, x.numel(), BLOCK=64)
     return out.sin()
+
+
+def reading_beyond(x: Tensor) -> Tensor:
+    y = x.sin()
+    out = torch.empty_like(x)
+    neighbours[_grid(x)](y, out, x.numel(), BLOCK=64)
+    return out.cos()
+
+
+def counted_into_empty(x: Tensor) -> Tensor:
+    out = torch.empty(2, dtype=x.dtype)
+    count[_grid(x)](x, out, x.numel(), BLOCK=64)
+    return out / x.numel()
+
+
+def without_its_last_block(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    increment_into[(x.numel() // 64,)](x, out, x.numel(), BLOCK=64)
+    return out.cos()
+
+
+def a_part_of_a_buffer(x: Tensor) -> Tensor:
+    """A healthy one: what is not written is not read."""
+    out = torch.empty(x.numel() + 100, dtype=x.dtype)
+    increment_into[_grid(x)](x, out, x.numel(), BLOCK=64)
+    return out[: x.numel()].cos()

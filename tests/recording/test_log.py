@@ -257,6 +257,19 @@ def test_reading_a_log_that_nobody_has_open_leaves_no_file_behind(tmp_path: Path
         assert sorted(os.listdir(folder)) == before
 
 
+def test_a_file_that_is_also_the_index_of_a_log_is_not_written_to(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    writer.finding(finding())
+    copy = tmp_path / "copy"
+    shutil.copytree(writer.path, copy, ignore=shutil.ignore_patterns("*-shm"))
+    writer.close()
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    (copy / "events.sqlite-shm").hardlink_to(mine)
+    assert [f.id for f in Reader(copy).findings()] == ["F1"]
+    assert mine.read_text() == "mine"
+
+
 @pytest.mark.parametrize("left", ["no log", "an empty log", "a log without tables"])
 def test_a_run_that_was_killed_before_it_recorded_is_not_called_damaged(recording: Path, left: str) -> None:
     file = recording / "events.sqlite"

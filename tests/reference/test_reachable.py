@@ -45,6 +45,12 @@ def test_a_result_may_be_nested() -> None:
     }
 
 
+def test_a_tensor_that_is_returned_twice_has_both_names_if_asked_for() -> None:
+    x = torch.ones(2)
+    assert set(returned((x, [x])).tensors) == {"output 0"}
+    assert set(returned((x, [x]), again=True).tensors) == {"output 0", "output 1[0]"}
+
+
 def test_what_decides_a_branch_changes_the_fingerprint() -> None:
     state = {"factor": 1}
 
@@ -56,3 +62,13 @@ def test_what_decides_a_branch_changes_the_fingerprint() -> None:
     assert fingerprint(fn, (torch.zeros(3),), {}) != before
     state["factor"] = 2
     assert fingerprint(fn, (torch.ones(2),), {}) != before
+
+
+def test_what_a_triton_kernel_keeps_is_not_the_programs() -> None:
+    kernel = type("JITFunction", (), {"__module__": "triton.runtime.jit"})()
+    kernel.launches = 3
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * len(str(kernel))
+
+    assert reachable(fn, (), {}).values == {}

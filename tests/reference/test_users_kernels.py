@@ -78,3 +78,15 @@ def test_there_is_no_reference_for_a_large_grid_or_another_arithmetic() -> None:
         _operators(Arithmetic.EAGER).users_kernel(call)
     with pytest.raises(Unavailable, match="not computed in bfloat16"):
         _operators(Arithmetic.BFLOAT16).users_kernel(call)
+
+
+def test_what_cannot_be_launched_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(call: Any) -> None:
+        raise AttributeError("nothing to time it with")
+
+    monkeypatch.setattr("torchsan.reference.users_kernels.run_users_kernel", launch)
+    x = torch.ones(5)
+    guarded(_call(kernels.increment, a=x, n=5))
+    assert x.tolist() == [2.0] * 5
+    with pytest.raises(AttributeError, match="nothing to time it with"):
+        guarded(_call(kernels.increment, grid=(1 << 20,), a=x, n=5))

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +13,7 @@ from torchsan.diff.export import DIFF_EXPORTERS
 from torchsan.errors import UsageError
 from torchsan.options import parse_options
 from torchsan.recording import Reader, Writer
+from torchsan.records import SourceLine
 from torchsan.report import EXPORTERS, Exporter, Exports, add_export_flags
 from torchsan.report.ranks import RANKS_EXPORTERS
 
@@ -110,3 +112,40 @@ def test_what_cannot_be_written_is_refused_early(name: str, target: str, recordi
 def test_what_cannot_be_written_in_the_end_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write --shout"):
         Shout().put("text", str(tmp_path / "missing" / "x"))
+
+
+ODD = (
+    "\0",
+    "\x1b",
+    "\x85",
+    "\u2028",
+    "\ufffe",
+    "\uffff",
+    "\ud800",
+    "\udcff",
+    "\u202e",
+    "]]>",
+    "&amp;",
+    "</script>",
+    "%0A::",
+)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda e: str(e.name))
+def test_every_text_can_be_anything(exporter: Exporter[Reader], tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=ODD)
+    for text in ODD:
+        line = SourceLine(file=text, line=1, code=text, module=text)
+        writer.finding(finding(message=text, kernel=text, nodes=(text,), source=(line,), evidence={text: text}))
+        writer.skipped(text, text)
+        writer.event("incomplete", {"what": text, "reason": text})
+    writer.close()
+    manifest = tmp_path / "run" / "manifest.json"
+    changes = {"torch": "".join(ODD), "cwd": "".join(ODD), "command": ODD, "host": "".join(ODD)}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+    text = exporter.render(Reader(tmp_path / "run"))
+    text.encode()
+    if exporter.name in ("json", "sarif", "perfetto"):
+        json.loads(text)
+    if exporter.name == "junit":
+        ElementTree.fromstring(text.encode())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
+
 from tests.samples import finding, graph
 from torchsan.options import Options
 from torchsan.recording import Reader, Writer
 from torchsan.records import Finding, Severity, SourceLine
 from torchsan.records.suppression import Suppression
-from torchsan.report.github import in_github_actions, tell_github, workflow_commands
+from torchsan.report.findings import in_github_actions
+from torchsan.report.github import tell_github, workflow_commands
+from torchsan.report.terminal import print_report
 
 
 def recording(folder: Path, *findings: Finding, suppress: tuple[Suppression, ...] = ()) -> Reader:
@@ -57,3 +61,18 @@ def test_a_job_is_known_by_its_variable() -> None:
     assert in_github_actions({"GITHUB_ACTIONS": "true"})
     assert not in_github_actions({"GITHUB_ACTIONS": "false"})
     assert not in_github_actions({})
+
+
+HOSTILE = "::set-output name=x::y", "  ::stop-commands::all", "say ##[add-mask]e", "x\n::error::z"
+
+
+def test_no_line_of_the_report_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tuple(SourceLine(file=text, line=1, code=text, module=text) for text in HOSTILE)
+    evidence = {"text": list(HOSTILE)}
+    found = recording(tmp_path / "run", finding(message="\n".join(HOSTILE), source=lines, evidence=evidence))
+    for job in ("true", "false"):
+        monkeypatch.setenv("GITHUB_ACTIONS", job)
+        stream = io.StringIO()
+        print_report(found, stream, everything=True)
+        commands = [line for line in stream.getvalue().splitlines() if line.lstrip().startswith("::") or "##[" in line]
+        assert bool(commands) == (job == "false"), commands  # Elsewhere it is text as any other.

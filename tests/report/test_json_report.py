@@ -8,7 +8,18 @@ import pytest
 
 from tests.samples import finding, graph
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import CallCount, CallTimes, Direction, GraphId, Kind, LaunchTime, Severity
+from torchsan.records import (
+    CallCount,
+    CallTimes,
+    Direction,
+    Gap,
+    GapKind,
+    GraphId,
+    InFlight,
+    Kind,
+    LaunchTime,
+    Severity,
+)
 from torchsan.records.finding import fingerprint
 from torchsan.report.json_report import as_json, report_schema
 
@@ -29,8 +40,23 @@ def recording(tmp_path: Path) -> Reader:
     for _ in range(2):
         writer.event("times", {"times": times})
     writer.skipped("buf7", "too large")
+    again = Gap(
+        kind=GapKind.RECOMPILE,
+        reason="size mismatch",
+        function="forward",
+        file="model.py",
+        line=10,
+        code="def forward(self, x):",
+    )
+    for _ in range(2):
+        writer.gap(again)
     writer.close()
-    finalize(writer.path, Program(exit=0))
+    launches = [(1, False), (9, True)]  # The second is of a kernel that is not in the recording.
+    running = [
+        InFlight(graph=GraphId(0), direction=Direction.FORWARD, nth=n, call=3, checking=checking)
+        for n, checking in launches
+    ]
+    finalize(writer.path, Program(exit=0), in_flight=running)
     return Reader(writer.path)
 
 
@@ -48,6 +74,11 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
     assert report.pop("calls") == [{"graph": graph, "seen": 60, "checked": 2}]
     timing = {"graph": graph, "kernel": "cpp_fused_relu_0", "nth": 0, "launches": 4, "seconds": 1.0}
     assert report.pop("timings") == [timing]
+    source = [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}]
+    assert report.pop("in_flight") == [
+        {"graph": graph, "kernel": "cpp_fused_relu_1", "nth": 1, "call": 3, "checking": False, "source": source},
+        {"graph": graph, "kernel": None, "nth": 9, "call": 3, "checking": True, "source": []},
+    ]
     assert report == {
         "schema": 2,
         "torchsan": "0.1.0",
@@ -62,6 +93,17 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
             "buffers_checked": 1,
             "ops_checked": 0,
             "skipped": [{"what": "buf7", "reason": "too large"}],
+            "gaps": [
+                {
+                    "kind": "recompile",
+                    "reason": "size mismatch",
+                    "function": "forward",
+                    "file": "model.py",
+                    "line": 10,
+                    "code": "def forward(self, x):",
+                    "times": 2,
+                }
+            ],
         },
     }
     assert first == {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.samples import finding, graph
+from tests.samples import SOURCE, finding, graph
 from torchsan.errors import RecordingError
 from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Direction, Severity, SourceLine
+from torchsan.records import CallCount, Direction, Gap, GapKind, GraphId, Severity, SourceLine
 from torchsan.records.suppression import Suppression
 from torchsan.report.perfetto import as_trace
 from torchsan.report.terminal import print_report
@@ -178,6 +178,51 @@ def test_only_kernels_beside_the_culprit_are_shown_and_no_notes(writer: Writer) 
     assert "1 error, 1 note" in text
 
 
+def test_what_was_not_compiled_is_counted_and_listed(writer: Writer) -> None:
+    writer.graph(graph())
+    writer.event("calls", CallCount(graph=GraphId(0), direction=Direction.FORWARD, seen=60, checked=2))
+    writer.gap(Gap(kind=GapKind.GRAPH_BREAK, reason="print", function="f", file="model.py", line=3))
+    for _ in range(8):
+        writer.gap(Gap(kind=GapKind.RECOMPILE, reason="size", function="f", file="model.py", line=1))
+    writer.gap(Gap(kind=GapKind.EAGER, reason="recompile limit exceeded", function="f", file="model.py", line=1))
+    writer.checked(GraphId(0), Direction.FORWARD, ["buf0", "buf1"])
+    recording = finished(writer)
+    said = "1 graph break, 8 recompiles, 1 function in plain Python"
+    assert brief(recording).splitlines()[-1] == f"torchsan: not all was compiled: {said}: torchsan report run"
+    assert f"""
+Calls checked: graph 0 forward 2 of 60
+Not all was compiled: {said}
+  graph break at model.py:3: print
+  recompile at model.py:1 (8 times): size
+  f runs as plain Python at model.py:1: recompile limit exceeded
+""" in shown(recording)
+
+
+def test_what_follows_from_a_finding_stands_with_it_and_what_was_shown_has_a_line(writer: Writer) -> None:
+    writer.graph(graph())
+    first = writer.finding(finding(call=1, step=7, source=SOURCE * 12))
+    writer.finding(finding(Severity.WARNING, message="output 0 is wrong", evidence={"follows": "F1"}))
+    recording = finished(writer)
+    text = brief(recording)
+    assert "\n    F2 follows from F1: wrong-values: output 0 is wrong\n" in text
+    assert "\nF2: " not in text
+    assert "when:    call 1 of graph 0, step 7" in text
+    assert "    … and 4 lines more\n" in text
+    stream = io.StringIO()
+    print_report(recording, stream, verbose=False, shown={"F1": first})
+    assert """
+Shown above, when they were found:
+F1: error: wrong-values: the kernel computes other values than eager  (model.py:12)
+F2 follows from F1: warning: wrong-values: output 0 is wrong  (model.py:12)
+""" in stream.getvalue()
+
+
+def test_files_of_installed_packages_are_shown_from_the_package_on(writer: Writer) -> None:
+    line = SourceLine(file="/usr/lib/python3/site-packages/torch/nn/linear.py", line=3, code="return x")
+    writer.finding(finding(source=(line,)))
+    assert "    at torch/nn/linear.py:3\n" in brief(finished(writer))
+
+
 def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) -> None:
     writer.close()
     known = Options(suppress=(Suppression(kernel="*", reason="reported upstream"),))
@@ -187,3 +232,13 @@ def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) 
     recording = finished(other)
     assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
     assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)
+
+
+def test_of_many_idle_suppressions_a_few_are_told(tmp_path: Path) -> None:
+    known = tuple(Suppression(reason="known", kernel=f"k{n}") for n in range(50))
+    writer = Writer.create(tmp_path / "run", command=["script.py"], options=Options(suppress=known))
+    writer.graph(graph())
+    recording = finished(writer)
+    assert shown(recording).count("fits no finding") == 6
+    assert "… and 44 suppressions more: torchsan report --all" in shown(recording)
+    assert shown(recording, everything=True).count("fits no finding") == 50

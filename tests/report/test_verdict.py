@@ -7,7 +7,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Severity, Skipped
+from torchsan.records import Direction, GraphId, InFlight, Severity, Skipped
 from torchsan.records.suppression import Suppression
 from torchsan.report import verdict
 from torchsan.report.verdict import idle_suppressions
@@ -135,3 +135,34 @@ def test_nobody_is_told_of_a_baseline_that_is_not_needed(tmp_path: Path) -> None
 def test_findings_can_end_with_another_status(tmp_path: Path) -> None:
     assert verdict(recorded(tmp_path / "one")).exit_as(86) == 86
     assert verdict(recorded(tmp_path / "two", severity=Severity.WARNING)).exit_as(86) == 0
+
+
+def test_a_crash_names_the_launch_that_was_running(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.graph(graph())
+    writer._drop()
+    running = InFlight(graph=GraphId(0), direction=Direction.FORWARD, nth=1, call=4, checking=False)
+    finalize(writer.path, Program(signal=11), in_flight=[running])
+    reasons = verdict(Reader(writer.path)).reasons
+    assert reasons[:2] == (
+        "the program died of SIGSEGV",
+        "it was running cpp_fused_relu_1 (launch 1 of graph 0 forward, call 4); it computes model.py:12 "
+        "x = self.act(x)",
+    )
+
+
+def test_a_crash_outside_of_checked_launches_says_what_to_do(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.graph(graph())
+    writer._drop()
+    finalize(writer.path, Program(signal=11))
+    assert "`--calls all` checks each" in verdict(Reader(writer.path)).reasons[1]
+
+
+def test_a_crash_while_torchsan_runs_a_graph_says_so(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.graph(graph())
+    writer._drop()
+    whole = InFlight(graph=GraphId(0), direction=Direction.FORWARD, nth=None, call=4, checking=True)
+    finalize(writer.path, Program(signal=11), in_flight=[whole])
+    assert "running the operators of graph 0 forward (call 4)" in verdict(Reader(writer.path)).reasons[1]

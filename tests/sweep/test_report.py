@@ -65,3 +65,11 @@ def test_quiet_lines_are_what_is_new_and_the_verdict() -> None:
     text = "\n".join(line.text for line in sweep_lines(sweep(wrong)))
     assert "F1: error: wrong-values (new)" in text
     assert [e.name for e in SWEEP_EXPORTERS] == ["json", "report"]
+
+
+def test_why_programs_were_not_judged_is_said_once() -> None:
+    invalid = [result(str(n), outcome=Outcome.INVALID, output="Traceback\nNameError: x\n") for n in range(3)]
+    nothing = result("nothing", outcome=Outcome.INCOMPLETE, reasons=("nothing was compiled",))
+    text = "\n".join(line.text for line in sweep_lines(sweep(*invalid, nothing)))
+    assert "not judged: 3 programs, such as 0: NameError: x" in text
+    assert "not judged: 1 program, such as nothing: nothing was compiled" in text

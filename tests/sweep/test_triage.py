@@ -45,7 +45,7 @@ def test_programs_that_break_alike_are_one_find() -> None:
 
 
 def test_what_is_in_the_baseline_does_not_count(tmp_path: Path) -> None:
-    old, new = result("old", finding()), result("new", finding("aten.amax.default"))
+    old, new = result("old", finding("aten.old.default")), result("new", finding("aten.new.default"))
     file = tmp_path / "baseline.json"
     file.write_text(json.dumps({"findings": [{"fingerprint": name} for name in prints_of(old)]}))
     states = {f.programs: f.state for f in sorted_out(finds_of([old, new]), read_baseline(str(file)), "2.13.0+cpu")}

@@ -10,7 +10,8 @@ import torch
 pytest.importorskip("triton")
 from tests.programs import users_kernels as kernels
 from torchsan.reference.users_kernels import Exact, Nudged, ToType
-from torchsan.torch_internals.triton_arithmetic import CannotInterpret, interpret
+from torchsan.torch_internals.operators import OutsideOfTensors
+from torchsan.torch_internals.triton_arithmetic import interpret
 
 X = torch.randn(5, 33, generator=torch.Generator().manual_seed(0))
 
@@ -63,10 +64,16 @@ def test_products_are_summed_in_float64_or_made_of_ten_bits_by_tensor_cores() ->
 def test_a_store_outside_is_refused_and_nothing_is_written() -> None:
     x = torch.ones(64)
     out = torch.zeros(64)
-    with pytest.raises(Exception, match="writes outside") as raised:
+    with pytest.raises(OutsideOfTensors, match="writes up to 8 elements after the end of out"):
         interpret(kernels.beyond, (2,), {"a": x, "out": out, "n": 64, "BLOCK": 64}, {}, Exact())
-    assert isinstance(raised.value, CannotInterpret)
     assert not out.any()
+
+
+def test_a_load_outside_is_told_of_the_nearest_tensor() -> None:
+    x, out = torch.ones(64), torch.zeros(64)
+    with pytest.raises(OutsideOfTensors, match="it reads 1 element after the end of a") as raised:
+        interpret(kernels.neighbours, (1,), {"a": x, "out": out, "n": 64, "BLOCK": 64}, {}, Exact())
+    assert raised.value.access == "reads"
 
 
 def test_two_views_of_one_storage_stay_so() -> None:

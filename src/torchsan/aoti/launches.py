@@ -6,8 +6,8 @@ imports no torch.
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import shutil
 import struct
 import tempfile
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torchsan.errors import RecordingError, UsageError
+from torchsan.files import open_plain
 from torchsan.options import Options, Watch
 from torchsan.recording import Writer
-from torchsan.recording.folder import MANIFEST
+from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS, loads_strictly, read_plain
 from torchsan.records import GraphId, GraphRecord, TensorMeta, TensorSummary, Watched, decode
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _MAGIC = b"TSANPKG\n"
 _VERSION = 1
 _MOST_HEAD = 1 << 20
 _MOST_DESCRIPTION = 256 << 20
+_MOST_SHARED = 64 << 20
 _PLACE = "recording"
 _PHASES = ("before", "after")
 INPUT, OUTPUT = -1, -2
@@ -91,9 +93,7 @@ def read_description(launches: Path) -> dict[str, Any]:
     """What the package says of its program. Raise RecordingError for what is damaged or of another version."""
     file = launches.with_suffix(".json")
     try:
-        if file.is_symlink() or file.stat().st_size > _MOST_DESCRIPTION:
-            raise ValueError("not a plain file of a fitting size")
-        described = json.loads(file.read_text(encoding="utf-8"))
+        described = loads_strictly(read_plain(file, _MOST_DESCRIPTION))
         if not isinstance(described, dict):
             raise ValueError("no object")
     except (OSError, ValueError) as e:
@@ -109,7 +109,7 @@ def read_description(launches: Path) -> dict[str, Any]:
 
 def read_launches(file: Path) -> Iterator[Record]:
     """Each record in the order it was written. What is cut off at the end is left out."""
-    with file.open("rb") as stream:
+    with os.fdopen(open_plain(file, follow=False), "rb") as stream:
         start = stream.read(16)
         if len(start) < 16:
             return
@@ -126,7 +126,7 @@ def read_launches(file: Path) -> Iterator[Record]:
                 return
             try:
                 record = _record(kind, _Fields(stream, length))
-            except (struct.error, UnicodeDecodeError, IndexError, ValueError) as e:
+            except (struct.error, UnicodeDecodeError, IndexError, ValueError, OverflowError) as e:
                 raise _damaged(file, f"a record at byte {begin}: {e}") from e
             if record is not None:
                 yield record
@@ -236,7 +236,9 @@ def saved_tensor(record: Seen, data: BinaryIO) -> torch.Tensor | None:
         return None
     shape, stride = [n or 0 for n in meta.shape], [n or 0 for n in meta.stride]
     span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    if min([*shape, *stride, 0]) < 0 or span * dtype.itemsize != size:
+    whole = math.prod(n or 1 for n in shape) * dtype.itemsize
+    expanded = whole > max(_MOST_SHARED, 64 * size)  # To more than a disk holds, perhaps.
+    if min([*shape, *stride, 0]) < 0 or span * dtype.itemsize != size or expanded:
         raise RecordingError(
             f"a tensor of {record.name!r:.80} has another size than its shape", slug="malformed-record"
         )
@@ -256,10 +258,14 @@ def as_recording(path: str | Path) -> Path:
         return folder
     made = folder / _PLACE
     newest = max(f.stat().st_mtime_ns for f in files)
-    if (made / MANIFEST).is_file() and (made / MANIFEST).stat().st_mtime_ns > newest:
+    ours = _is_ours(made)
+    if ours and (made / MANIFEST).is_file() and (made / MANIFEST).stat().st_mtime_ns > newest:
         return made
     try:
-        shutil.rmtree(made, ignore_errors=True)
+        if ours:
+            shutil.rmtree(made, ignore_errors=True)
+        elif made.is_symlink():
+            raise UsageError(f"{made} is a link", slug="unwritable-out")
         writer = Writer.create(made, command=(str(folder),), options=Options(watch=Watch.SAVE))
     except UsageError:
         made = Path(tempfile.mkdtemp(prefix="torchsan-")) / _PLACE
@@ -267,9 +273,20 @@ def as_recording(path: str | Path) -> Path:
     try:
         for file in files:
             _Conversion(writer, file).run()
-    finally:
+    except BaseException:
         writer.close()
+        shutil.rmtree(made, ignore_errors=True)  # The next who asks would take the half of it for all.
+        raise
+    writer.close()
     return made
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds nothing but what a recording has: it may be someone's, or lead elsewhere."""
+    known = {MANIFEST, ARTIFACTS, TENSORS, EVENTS, f"{EVENTS}-wal", f"{EVENTS}-shm"}
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return {entry.name for entry in folder.iterdir()} <= known
 
 
 class _Conversion:

@@ -79,7 +79,7 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         "rounding is told from bugs without tolerances to tune",
         page="docs/reference/values.md",
         observes=frozenset({Observed.LAUNCHES}),
-        kinds=_VALUES | {Kind.NONDETERMINISTIC},
+        kinds=_VALUES | {Kind.NONDETERMINISTIC, Kind.OUT_OF_BOUNDS_READ},
         reproduction=Reproduction.COMPILED,
         sampled=True,
         make=lambda options, collector: ValuesCheck(

@@ -148,7 +148,7 @@ class Collector(Observer):
         with self._exhibits_lock:
             self._exhibits += 1
             if self._exhibits > _MOST_EXHIBITS:
-                reason = f"exhibits are kept of the first {_MOST_EXHIBITS} errors of a run"
+                reason = f"what a reproducer needs is kept of the first {_MOST_EXHIBITS} errors of a run"
             else:
                 try:
                     config = _changed_config() if program is None else self._config.get(id(program), {})

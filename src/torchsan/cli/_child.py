@@ -1,4 +1,4 @@
-"""The first code in the process of a user's program: `python _child.py RECORDING PIPE SCRIPT|-m MODULE [ARGS…]`.
+"""The first code in the process of a user's program: `python _child.py RECORDING PAGE SCRIPT|-m MODULE [ARGS…]`.
 
 It is run as a file, so that nothing of the user's can stand in its way, and finds the torchsan it belongs to by its
 own place rather than through `sys.path`, which belongs to the program.

@@ -7,8 +7,10 @@ as the code, so that the code can be generated anew; it is compared, and neither
 from __future__ import annotations
 
 import argparse
+import os
 import pickletools
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsan.errors import RecordingError, UsageError
+from torchsan.files import open_plain
 from torchsan.graphs.data import Unrepresentable
 from torchsan.graphs.runnable import MARK, read_runnable
 from torchsan.records import Direction
@@ -64,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each entry and return the status."""
-    if not any((args.path / kind).is_dir() for kind in _KINDS):
+    if not any((args.path / kind).is_dir() and not (args.path / kind).is_symlink() for kind in _KINDS):
         raise UsageError(
             f"no compile caches in {args.path}: it has neither {' nor '.join(_KINDS)}; the evidence of a finding "
             "names the folder",
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
     sys.stdout.write(f"{entries} entries, {same} as a fresh compile gives them, {stale} stale, {unread} not read\n")
     if stale:
-        sys.stdout.write(f"clear them: rm -r {clean(args.path)}\n")
+        sys.stdout.write(f"clear them: rm -r {clean(shlex.quote(str(args.path)))}\n")
     return 1 if stale else 4 if unread == entries or not (same or args.no_compile) else 0
 
 
@@ -131,11 +134,14 @@ def fresh_codes(code: str, script: str) -> Iterator[str]:
 
 
 def read_cache(path: Path) -> Iterator[Entry]:
-    """The entries of a folder of caches, oldest first."""
-    files = [f for kind in _KINDS for f in (path / kind).rglob("*") if f.is_file() and not f.name.startswith(".")]
-    for file in sorted(files, key=lambda f: f.stat().st_mtime):
-        found = file.stat()
-        texts = _texts(file) if found.st_size <= _LARGEST and not file.is_symlink() else None
+    """The entries of a folder of caches, oldest first. Links are not followed: they could lead anywhere."""
+    files = []
+    for kind in _KINDS:
+        for folder, _, names in os.walk(path / kind) if not (path / kind).is_symlink() else ():
+            files += [Path(folder, name) for name in names if not name.startswith(".")]
+    known = [(file, file.lstat()) for file in files]
+    for file, found in sorted(known, key=lambda each: each[1].st_mtime):
+        texts = _texts(file) if found.st_size <= _LARGEST else None
         yield Entry(
             kind=file.relative_to(path).parts[0],
             key=file.parent.name,
@@ -149,12 +155,14 @@ def _texts(file: Path) -> list[str] | None:
     """The texts in a pickle, which is not loaded; None if it is none."""
     found = []
     try:
-        with file.open("rb") as stream:
-            for opcode, argument, _ in pickletools.genops(stream):
-                if isinstance(argument, str) and "UNICODE" in opcode.name:
-                    found.append(argument)
-                elif isinstance(argument, bytes) and b"async_compile" in argument:
-                    found.append(argument.decode("utf-8", "replace"))
+        with os.fdopen(open_plain(file, follow=False), "rb") as stream:
+            contents = stream.read()
+        # Of bytes and not of a file, which would make room for as much as an entry claims to hold.
+        for opcode, argument, _ in pickletools.genops(contents):
+            if isinstance(argument, str) and "UNICODE" in opcode.name:
+                found.append(argument)
+            elif isinstance(argument, bytes) and b"async_compile" in argument:
+                found.append(argument.decode("utf-8", "replace"))
     except (OSError, ValueError, EOFError, UnicodeDecodeError):
         return None
     return found

@@ -32,9 +32,35 @@ from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, 
 from torchsan.torch_internals.tried import Tried, last_try
 
 _LOW_DISK = 2 * 2**30
-_TRITON = ("3", "7")
-"""The release of Triton that tests run: the one that PyTorch 2.13 asks for."""
+_TRITON = ("3.7", "3.9")
+"""The releases of Triton that tests run: those that PyTorch 2.13 and 2.15 ask for."""
 _MATMUL = "import torch; t = torch.ones(64, 64, dtype=torch.bfloat16); t @ t"
+_KERNEL = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch, triton, triton.language as tl
+@triton.jit
+def double(x, y, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(y + i, 2 * tl.load(x + i))
+x = torch.ones(8)
+y = torch.zeros(8)
+double[(1,)](x, y, 8)
+raise SystemExit(0 if bool((y == 2).all()) else "a kernel gives a wrong result")
+"""
+_DISK = """
+import os, sys, tempfile, time
+block = os.urandom(1 << 20)
+with tempfile.TemporaryFile(dir=".") as file:
+    start = time.perf_counter()
+    for _ in range(32):
+        file.write(block)
+    file.flush()
+    os.fsync(file.fileno())
+    print(32 / (time.perf_counter() - start))
+"""
+_SLOW_DISK = 30.0
+"""MiB a second: below it, `--watch save` is slower than most programs."""
 _PROGRAM = """
 #include <omp.h>
 #include <cmath>
@@ -235,9 +261,27 @@ def _cache() -> Examined:
 
 
 def _disk() -> Examined:
+    """Room and speed of where recordings go, unless --out says otherwise."""
     free = shutil.disk_usage(Path.cwd()).free
-    remedy = "saved tensors can be large; choose a roomier place with --out" if free < _LOW_DISK else None
-    return Examined(what="disk", found=f"{free / 2**30:.1f} GiB free in the current folder", remedy=remedy)
+    speed = _disk_speed()
+    remedy = None
+    if free < _LOW_DISK:
+        remedy = "saved tensors can be large; choose a roomier place with --out"
+    elif speed is None:
+        remedy = "it cannot be written, or hangs; choose another place with --out"
+    elif speed < _SLOW_DISK:
+        remedy = "--watch save will be slow here; choose a faster place with --out"
+    found = f"{free / 2**30:.1f} GiB free in the current folder"
+    return Examined(what="disk", found=found if speed is None else f"{found}, {speed:.0f} MiB/s written", remedy=remedy)
+
+
+def _disk_speed() -> float | None:
+    """How many MiB a second the current folder takes; None if it takes none. In a child: a network disk may hang."""
+    try:
+        done = subprocess.run([sys.executable, "-c", _DISK], capture_output=True, text=True, timeout=60, check=False)
+        return float(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def _triton() -> Examined:
@@ -249,9 +293,16 @@ def _triton() -> Examined:
     torch = sys.modules.get("torch")
     device = torch is not None and (torch.cuda.is_available() or torch.xpu.is_available())
     where = "kernels run on the GPU" if device else "no GPU, so kernels run by its interpreter only"
-    tested = version.split(".")[:2] == list(_TRITON)
-    remedy = None if tested else f"torchsan is tested with Triton {'.'.join(_TRITON)}, by its interpreter"
-    return Examined(what="triton", found=f"{version}: {where}", remedy=remedy)
+    with tempfile.TemporaryDirectory(prefix="torchsan-") as folder:
+        file = Path(folder, "kernel.py")  # Triton reads the source of a kernel, so there must be a file.
+        file.write_text(_KERNEL)
+        problem = _problem([sys.executable, str(file)])
+    if problem is not None:
+        remedy = "reinstall triton: pip install 'torchsan[triton]'"
+        return Examined(what="triton", found=f"{version}: a kernel does not run: {problem}", remedy=remedy)
+    tested = ".".join(version.split(".")[:2]) in _TRITON
+    untested = None if tested else f"torchsan is tested with Triton {' and '.join(_TRITON)}, by its interpreter"
+    return Examined(what="triton", remedy=untested, found=f"{version}: a kernel runs; {where}")
 
 
 def _extras() -> Iterator[Examined]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -11,15 +12,22 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from torchsan._version import __version__
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
-_COMMANDS = (
-    *("run", "report", "open", "explain", "values", "diff", "repro", "export"),
-    *("ops", "check-package", "check-kernel", "sweep", "fuzz", "store", "cache", "doctor"),
-)
+_TASKS = {
+    "check a program": ("run",),
+    "see what was found": ("report", "open", "explain", "repro"),
+    "look at values, and compare": ("values", "diff", "export"),
+    "check a part by itself": ("ops", "check-kernel", "check-package", "cache"),
+    "look for bugs of PyTorch or a backend": ("sweep", "fuzz"),
+    "look after things": ("doctor", "store", "completion"),
+}
+"""The commands, by what one wants to do."""
+_COMMANDS = tuple(name for names in _TASKS.values() for name in names)
 _EPILOG = """\
 examples:
   torchsan run train.py --epochs 1      run a program, check everything, report
@@ -63,15 +71,35 @@ def make_parser(commands: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="torchsan",
         description="The sanitizer for compiled PyTorch: says which kernel, pass or operator is wrong, and where.",
-        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
-    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    added = _Commands(parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser, help="see below"))
     for name in commands:
         importlib.import_module(f"torchsan.cli.{name.replace('-', '_')}").add_parser(added)
+    parser.epilog = f"{added.by_task()}\n{_EPILOG}"
     return parser
+
+
+class _Commands:
+    """Takes the commands for argparse, and keeps what each does: argparse would list them in one row."""
+
+    def __init__(self, added: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+        self._added = added
+        self._does: dict[str, str] = {}
+
+    def add_parser(self, name: str, *, help: str, **how: Any) -> argparse.ArgumentParser:  # argparse's
+        self._does[name] = help
+        return self._added.add_parser(name, **how)
+
+    def by_task(self) -> str:
+        """The commands that were added, below what they are for."""
+        lines = []
+        for task, names in _TASKS.items():
+            listed = [f"  {name:<15} {self._does[name]}" for name in names if name in self._does]
+            lines += [f"{task}:", *listed, ""] if listed else []
+        return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # The last resort: torchsan failed, and says so with the status for it.
         if os.environ.get("TORCHSAN_DEBUG"):
             raise
+        if isinstance(e, OSError) and e.errno == errno.ENAMETOOLONG:
+            return _complain(f"{e.strerror}: {e.filename!s:.200} [usage]", 2)
         return _complain(
             f"torchsan itself failed: {type(e).__name__}: {e}; this is a bug in torchsan: please report it, with the "
             "traceback that TORCHSAN_DEBUG=1 gives [internal-error]",

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.recording import Writer
+from torchsan.recording.flight import Flight
 from torchsan.recording.folder import read_manifest
 from torchsan.records import Finding, Severity
 from torchsan.session import Session
@@ -41,21 +42,22 @@ class _Program:
     argv0: str
 
 
-def run_program(folder: str, pipe: int, command: Sequence[str]) -> None:
+def run_program(folder: str, shared: int, command: Sequence[str]) -> None:
     """Run `SCRIPT [ARGS…]` or `-m MODULE [ARGS…]` and record to `folder`; if that is empty, only run it.
 
-    The descriptor `pipe` gets a byte when the program is about to start, and is closed, unless it is negative.
+    `shared` is the descriptor of a page that tells the parent what happens (`torchsan.recording.flight`), or negative.
     What the program raises goes on to the interpreter, which does with it what it always does: print the traceback,
     exit with the status of SystemExit, die of SIGINT. An exit handler that was registered before those of the program
     closes the session, so it runs last.
     """
+    flight = Flight(shared) if shared >= 0 else None
     writer = _open_writer(folder)
     if writer is not None:
+        writer.flight = flight
         atexit.register(_end, _watch(writer))
         writer.event("started", {})
-    if pipe >= 0:
-        os.write(pipe, b"1")
-        os.close(pipe)
+    if flight is not None:
+        flight.started()
     try:
         program = _find(list(command))
         main = ModuleType("__main__")

@@ -15,6 +15,7 @@ from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS, as_local
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
+from torchsan.report.findings import clean, count
 from torchsan.report.github import tell_github
 from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
 from torchsan.report.verdict import verdict
@@ -45,6 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the folder that `torchsan run` wrote, or its URL; of several, or of a folder of many, one report",
     )
     add_export_flags(parser, EXPORTERS)
+    parser.add_argument("--artifacts", metavar="DIR", type=Path, help="write a page for every artifact, as Markdown")
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
@@ -71,6 +73,11 @@ def run(args: argparse.Namespace) -> int:
         recording = Reader(as_recording(folder))
         recording.place = url
         exports.write(recording)
+        if args.artifacts is not None:
+            from torchsan.report.artifacts import write_artifacts
+
+            written = write_artifacts(recording, args.artifacts)
+            sys.stderr.write(f"torchsan: wrote {count(written, 'artifact')}: {clean(args.artifacts / 'index.md')}\n")
         if not exports.to_stdout:
             _print(recording, args)
         if args.github:
@@ -100,11 +107,12 @@ def _run_fleet(args: argparse.Namespace, found: int) -> int:
     from torchsan.fleet.summary import FLEET_EXPORTERS, fleet_lines, summarize_fleet
 
     of_one = {e.name for e in EXPORTERS} - {e.name for e in FLEET_EXPORTERS}
-    for flag in (*sorted(of_one), "finding", "kernels"):
+    for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes one recording", slug="usage")
-    exports = Exports(FLEET_EXPORTERS, args)
-    with Tables.read(find_recordings(args.recordings), sys.stderr if sys.stderr.isatty() else None) as tables:
+    places = find_recordings(args.recordings)
+    exports = Exports(FLEET_EXPORTERS, args, keep=[file for place in places for file in files_of(place)])
+    with Tables.read(places, sys.stderr if sys.stderr.isatty() else None) as tables:
         fleet = summarize_fleet(tables)
     exports.write(fleet)
     if not exports.to_stdout:
@@ -117,10 +125,11 @@ def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> Verdi
 
     ranks = open_ranks(folder, url)
     of_one = {e.name for e in EXPORTERS} - {e.name for e in RANKS_EXPORTERS}
-    for flag in (*sorted(of_one), "finding", "kernels"):
+    for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
         if getattr(args, flag) is not None:
             raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
-    exports = Exports(RANKS_EXPORTERS, args)
+    kept = [file for reader in ranks.readers.values() for file in files_of(str(reader.path))]
+    exports = Exports(RANKS_EXPORTERS, args, keep=kept)
     exports.write(ranks)
     if not exports.to_stdout:
         print_ranks(ranks, sys.stdout, quiet=args.quiet)

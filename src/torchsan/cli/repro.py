@@ -140,10 +140,14 @@ def make_and_say(
     require_free(out)
     server.get_ready()
     from torchsan.repro.make import make  # It imports torch, while the server does.
+    from torchsan.repro.render import LOAD_HINT
 
     made = make(wanted, out, server, limits or Limits(), silent if quiet else progress, with_store=with_store)
     to.write(f"{clean(f'{wanted.finding.id}: {wanted.finding.message}', 1000)}\n")
-    return _say(made, "it does not reproduce by itself", to)
+    status = _say(made, "it does not reproduce by itself", to)
+    if status and not (loads and loads.modules):
+        to.write(f"{LOAD_HINT}\n")
+    return status
 
 
 def _say(made: Made, otherwise: str, to: TextIO) -> int:

@@ -15,18 +15,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from torchsan.canary import Beside, untested
 from torchsan.cli.supervise import Progress, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
+from torchsan.recording.flight import in_flight, shared_page, was_started
 from torchsan.recording.folder import NoSpaceError, create_place, remove_folder
-from torchsan.records import Check
+from torchsan.records import Check, InFlight
 from torchsan.report import EXPORTERS, Exports, Status, Verdict, add_export_flags, verdict
 from torchsan.report.exporter import Subject
 from torchsan.report.findings import clean
+from torchsan.report.live import Shown
 from torchsan.session import ship
 
 if TYPE_CHECKING:
@@ -107,18 +109,24 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
     except NoSpaceError as e:
         return _run_without_recording(command, e)
     shipper = ship(folder, url) if url else None
-    progress = Progress(folder, sys.stderr) if sys.stderr.isatty() and not options.quiet else None
-    with _trial_server() if options.repro else nullcontext() as server, closing(Beside(options.check)) as canary:
-        start = _Start()
-        with supervised(
-            _child_command(str(folder), start, command), progress.show if progress else None, inherited=start.inherited
-        ) as program:
+    shown = Shown(folder, sys.stderr)
+    every = 2.0 if sys.stderr.isatty() and not options.quiet else None
+    progress = None if LAUNCHED in os.environ else Progress(folder, sys.stderr, shown.show, every)
+    with (
+        _trial_server() if options.repro else nullcontext() as server,
+        closing(Beside(options.check)) as canary,
+        _Page() as page,
+    ):
+        child = _child_command(str(folder), page, command)
+        with supervised(child, progress.show if progress else None, inherited=page.inherited) as program:
             if progress is not None:
                 progress.close()
-            finalize(folder, program, canary.finish())
+            finalize(folder, program, canary.finish(), page.in_flight() if program.signal is not None else ())
             sent = shipper is not None and shipper.finish()
             try:
-                outcome = _report(folder, options, exports, program, url if sent else None, started=start.seen())
+                outcome = _report(
+                    folder, options, exports, program, url if sent else None, started=page.started, shown=shown
+                )
             except UsageError:
                 if shipper is not None:
                     shipper.discard()
@@ -134,28 +142,35 @@ def _unrecorded(program: Program) -> Verdict:
     return Verdict(status=Status.INCOMPLETE, exit=program.status or 4)
 
 
-class _Start:
-    """A pipe that tells whether the program was started, also where nothing can be recorded. It is closed by then."""
+class _Page:
+    """What the program's process leaves behind however it ends, also where nothing can be recorded."""
 
     def __init__(self) -> None:
-        self.inherited: tuple[int, ...] = ()
-        if os.name == "posix":
-            self._end, write = os.pipe()
-            self.inherited = (write,)
+        self._descriptor = shared_page()
+        self.inherited = () if self._descriptor is None else (self._descriptor,)
 
-    def seen(self) -> bool:
-        """Whether the program was started; asked once, when it has ended."""
-        if not self.inherited:
-            return False
-        with os.fdopen(self._end, "rb") as stream:
-            return stream.read(1) == b"1"
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for descriptor in self.inherited:
+            os.close(descriptor)
+
+    @property
+    def started(self) -> bool:
+        """Whether the program was started."""
+        return any(map(was_started, self.inherited))
+
+    def in_flight(self) -> Iterator[InFlight]:
+        """What ran when the program died."""
+        for descriptor in self.inherited:
+            yield from in_flight(descriptor)
 
 
 def _run_without_recording(command: list[str], reason: NoSpaceError) -> tuple[Verdict, Program]:
     """Run the program where nothing can be recorded: that is no reason not to run it."""
-    start = _Start()
-    program = _run_unchecked(_child_command("", start, command), reason, start.inherited)
-    start.seen()
+    with _Page() as page:
+        program = _run_unchecked(_child_command("", page, command), reason, page.inherited)
     return _unrecorded(program), program
 
 
@@ -197,15 +212,22 @@ def _check(command: list[str]) -> None:
         raise UsageError(f"no such script: {command[0]}", slug="no-program")
 
 
-def _child_command(folder: str, start: _Start, command: list[str]) -> list[str]:
+def _child_command(folder: str, page: _Page, command: list[str]) -> list[str]:
     # Private, but what multiprocessing uses for the same end, and the flags have no other list.
     flags: Callable[[], list[str]] = subprocess._args_from_interpreter_flags  # type: ignore[attr-defined]
-    pipe = str(*start.inherited) or "-1"
-    return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), folder, pipe, *command]
+    shared = str(*page.inherited) or "-1"
+    return [sys.executable, *flags(), str(Path(__file__).with_name("_child.py")), folder, shared, *command]
 
 
 def _report(
-    folder: Path, options: Options, exports: Exports[Reader], program: Program, url: str | None, *, started: bool
+    folder: Path,
+    options: Options,
+    exports: Exports[Reader],
+    program: Program,
+    url: str | None,
+    *,
+    started: bool,
+    shown: Shown,
 ) -> Verdict:
     from torchsan.report.terminal import print_report
 
@@ -232,7 +254,8 @@ def _report(
     if LAUNCHED in os.environ:
         return verdict(recording)
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
-        print_report(recording, sys.stderr, quiet=options.quiet, verbose=options.verbose, hint=_hint(recording))
+        how = {"quiet": options.quiet, "verbose": options.verbose}
+        print_report(recording, sys.stderr, **how, hint=_hint(recording), shown=shown.findings)
         if (caveat := untested()) is not None and verdict(recording).exit == 0 and not options.verbose:
             sys.stderr.write(f"torchsan: {caveat}\n")  # A clean run is told in one line, without what was skipped.
     _tell_github(recording, options)
@@ -240,7 +263,8 @@ def _report(
 
 
 def _tell_github(recording: Reader, options: Options) -> None:
-    from torchsan.report.github import in_github_actions, tell_github
+    from torchsan.report.findings import in_github_actions
+    from torchsan.report.github import tell_github
 
     # Standard output belongs to the program, then to what was asked for; a job reads both streams.
     if options.github or in_github_actions(os.environ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -14,41 +15,54 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from torchsan.errors import RecordingError
 from torchsan.recording import Program
 from torchsan.recording.folder import EVENTS
+from torchsan.records import Finding, decode
 
 _COUNT = "SELECT count(*), coalesce(sum(json_array_length(body, '$.kernels')), 0) FROM events WHERE kind = 'graph'"
+_NEWS = "SELECT id, body FROM events WHERE id > ? AND kind = 'finding' ORDER BY id"
 
 
 class Progress:
-    """Reads the log of a run that another process writes.
+    """Reads the log of a run that another process writes: shows each finding when it is made, and what was compiled.
 
     Whole lines, few of them, and only when there is news: a line that is drawn anew would garble what the program
     prints to the same terminal.
     """
 
-    def __init__(self, folder: Path, stream: TextIO, every: float = 2.0) -> None:
-        """Report on the recording in `folder` to `stream`, at most one line in `every` seconds."""
+    def __init__(
+        self, folder: Path, stream: TextIO, show_finding: Callable[[Finding], None], every: float | None = 2.0
+    ) -> None:
+        """Report on the recording in `folder` to `stream`: graphs in at most one line in `every` seconds, or not."""
         self._file = folder / EVENTS
         self._stream = stream
+        self._show_finding = show_finding
         self._every = every
         self._connection: sqlite3.Connection | None = None
-        self._shown = (0, 0)
+        self._compiled = (0, 0)
+        self._seen = 0
         self._next = 0.0
 
     def show(self) -> None:
-        """Print a line if there is something new to say."""
-        if time.monotonic() < self._next:
-            return
-        with suppress(sqlite3.Error, OSError):  # The log may not exist yet, and nothing depends on this line.
+        """Print what there is new to say."""
+        # The log may not exist yet, and what cannot be shown now is in the report.
+        with suppress(sqlite3.Error, OSError, ValueError, RecordingError):
             if self._connection is None:
                 self._connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=0)
-            graphs, kernels = self._connection.execute(_COUNT).fetchone()
-            if (graphs, kernels) != self._shown:
-                self._shown = (graphs, kernels)
-                self._next = time.monotonic() + self._every
-                self._stream.write(f"torchsan: graph {graphs}, {kernels} kernels so far\n")
-                self._stream.flush()
+            for number, body in self._connection.execute(_NEWS, (self._seen,)).fetchall():
+                self._seen = number
+                self._show_finding(decode(Finding, json.loads(body)))
+            if self._every is not None and time.monotonic() >= self._next:
+                self._show_compiled(self._connection, self._every)
+
+    def _show_compiled(self, connection: sqlite3.Connection, every: float) -> None:
+        graphs, kernels = connection.execute(_COUNT).fetchone()
+        if (graphs, kernels) != self._compiled:
+            self._compiled = (graphs, kernels)
+            self._next = time.monotonic() + every
+            self._stream.write(f"torchsan: graph {graphs}, {kernels} kernels so far\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """Let go of the log."""
@@ -70,14 +84,12 @@ def supervised(
 ) -> Iterator[Program]:
     """Run `command` with this process's own stdin, stdout, stderr and environment, and give how it ended.
 
-    `inherited` are more descriptors that it gets. They are closed here.
+    `inherited` are more descriptors that it gets.
     `progress` is called every `interval` seconds while it runs. Signals are the child's while it lives, and held off
     until the context ends: Ctrl-C, however often, does not cost the report.
     """
     with _passing_signals() as give_child:
         child = subprocess.Popen(list(command), pass_fds=inherited)
-        for number in inherited:
-            os.close(number)
         give_child(child)
         while True:
             try:

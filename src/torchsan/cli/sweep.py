@@ -133,6 +133,10 @@ def _programs(args: argparse.Namespace, loads: Loads) -> tuple[list[Program], tu
             seed=args.seed,
         )
         return operator_programs(chosen, dict(zip(loads.modules, args.load, strict=True))), (DATABASE_MODULE,)
+    if args.target == "models":
+        from torchsan.sweep.models import installed, model_programs
+
+        return model_programs(args.globs, args.seed), installed()
     if args.globs:
         raise UsageError(f"{args.target} is a FILE: there is nothing to choose with {args.globs[0]}", slug="usage")
     return read_programs(Path(args.target)), ()
@@ -238,8 +242,11 @@ class Plan:
         )
 
     def _engine(self, setting: Setting) -> Engine:
+        from torchsan.sweep.cluster import run_on_ray
         from torchsan.sweep.engine import run_locally
 
+        if self.args.ray is not None:
+            return partial(run_on_ray, address=self.args.ray, setting=setting, loads=self.loads)
         return partial(run_locally, setting=setting, jobs=self.args.jobs, loads=self.loads)
 
     def _sorted(self, done: Conducted, setting: Setting, *, shrink: bool) -> Sweep:

@@ -137,7 +137,7 @@ class _Tally:
             self._skip(f"{late} values", reason)
         for name, n in zip("AB", self._alone, strict=True):
             if n:
-                self._skip(f"{n} values of {name}", "nothing stands for them in the other")
+                self._skip(f"{n} values of {name}", "the other run has no values that correspond to them")
 
     def _skip(self, what: str, reason: str) -> None:
         self.skipped.append(Skipped(what=what, reason=reason))
@@ -232,6 +232,7 @@ def _circumstances(a: Reader, b: Reader) -> Iterator[Circumstance]:
     for what in ("torch", "torchsan", "python", "platform"):
         yield from _differing(what, getattr(mine, what), getattr(other, what))
     yield from _differing("command", " ".join(mine.command), " ".join(other.command))
+    yield from _differing("seed", *("not known" if r.seed is None else str(r.seed) for r in (a, b)))
     for name in sorted({*mine.environment, *other.environment}):
         yield from _differing(name, mine.environment.get(name, "not set"), other.environment.get(name, "not set"))
     options = encode(mine.options), encode(other.options)
@@ -331,7 +332,7 @@ def _figures(recording: Reader) -> dict[tuple[int, str, int], dict[str, int]]:
     found = {}
     for event in recording.events("memory"):
         numbers = {key: event.get(key) for key in (*_FIGURES, "graph", "call")}
-        if all(type(n) is int for n in numbers.values()):
+        if all(type(n) is int and 0 <= n < 2**63 for n in numbers.values()):
             key = (event["graph"], str(event.get("direction")), event["call"])
             found[key] = {name: event[name] for name in _FIGURES}
     return found

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from collections.abc import Iterable
-from html import escape
+import math
 from importlib import resources
 from typing import Any
 
 from torchsan._version import __version__
-from torchsan.diff.result import Diff
+from torchsan.diff.result import Diff, Judged, Run
 from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
 from torchsan.records import encode
 from torchsan.report.exporter import Exporter, json_text
-from torchsan.report.findings import clean
+from torchsan.report.findings import count
+from torchsan.report.html.plain import badge, code, items, page, section, table, text
 
 DIFF_SCHEMA = 1
 
@@ -33,47 +31,56 @@ def as_json(diff: Diff) -> dict[str, Any]:
     return {"schema": DIFF_SCHEMA, "torchsan": __version__, **body}
 
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
-code, pre, td { font-family: ui-monospace, monospace; font-size: 13px; overflow-wrap: anywhere; }
-.verdict { border-left: .4rem solid #888; padding: .3rem 1rem; font-weight: 600; }
-.different { border-color: #c22; } .same, .rounding { border-color: #2a2; } .incomplete { border-color: #b80; }
-"""
+_KINDS = {"different": "error", "incomplete": "warning"}
 
 
 def as_html(diff: Diff) -> str:
-    """Return one page that needs nothing else and allows no script; everything in it is escaped text."""
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    """Return one page that needs nothing else, in the style of the report; everything in it is escaped text."""
     parts = [
-        f'<p class="verdict {diff.status}">{_text(verdict_text(diff))}</p>',
-        _list(diff.reasons),
-        "<h2>The two runs</h2>",
-        _table(("", "A", "B"), _runs(diff)),
+        section(verdict_text(diff), items(diff.reasons)),
+        section("The two runs", table(("", "A", "B"), _runs(diff))),
         *_first(diff),
-        "<h2>First of each kind</h2>",
-        _table(("kind", "first difference"), firsts(diff)),
+        section("Along the program", _picture(diff)) if diff.values else "",
+        section("First of each kind", table(("kind", "first difference"), firsts(diff))),
     ]
     cells: list[tuple[str, ...]]
     if diff.values:
-        parts += ["<h2>Values that differ</h2>", _table(Row._fields, rows(diff))]
-    if diff.operators:
-        cells = [(o.graph, "\n".join(o.a), "\n".join(o.b)) for o in diff.operators]
-        parts += ["<h2>Operators that differ</h2>", _table(("graph", "A", "B"), cells)]
-    if diff.kernels:
-        cells = [(k.graph, "\n".join(k.a), "\n".join(k.b)) for k in diff.kernels]
-        parts += ["<h2>Kernels that differ</h2>", _table(("graph", "A", "B"), cells)]
+        parts.append(section("Values that differ", table(Row._fields, rows(diff))))
+    for title, found in (("Operators that differ", diff.operators), ("Kernels that differ", diff.kernels)):
+        cells = [(each.graph, "\n".join(each.a), "\n".join(each.b)) for each in found]
+        parts.append(section(title, table(("graph", "A", "B"), cells)) if cells else "")
     if diff.not_compared:
-        parts += ["<h2>Not compared</h2>", _table(("what", "why"), [(s.what, s.reason) for s in diff.not_compared])]
-    body = "\n".join(parts)
+        cells = [(s.what, s.reason) for s in diff.not_compared]
+        parts.append(section("Not compared", table(("what", "why"), cells)))
+    return page("torchsan diff", badge(diff.status, _KINDS.get(diff.status, "right")), *parts)
+
+
+_COLOURS = {Judged.DIFFERENT: "bad", Judged.UNDECIDED: "bad", Judged.FOLLOWS: "follows", Judged.ROUNDING: "fine"}
+_WIDTH, _HEIGHT, _WIDEST, _MOST_BARS = 960, 120, 24.0, 480
+
+
+def _picture(diff: Diff) -> str:
+    """How far the values that differ are apart, in the order of the program: a bar each, by order of magnitude."""
+    values = [v for v in diff.values if v.spread is not None][:_MOST_BARS]
+    if not values:
+        return ""
+    step = min(_WIDEST, _WIDTH / len(values))
+    bars = []
+    for n, value in enumerate(values):
+        size = value.spread or 0.0
+        share = 1.0 if not math.isfinite(size) else min(1.0, max(0.02, (math.log10(max(size, 1e-16)) + 16) / 16))
+        name = text(f"{where(value)}: {value.judged}, {size:.2g} of its size", 300)
+        bars.append(
+            f'<rect class="{_COLOURS.get(value.judged, "fine")}" x="{n * step:.1f}" y="{_HEIGHT * (1 - share):.1f}" '
+            f'width="{max(1.0, step - 1):.1f}" height="{_HEIGHT * share:.1f}"><title>{name}</title></rect>'
+        )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{digest}'\">\n"
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>torchsan diff: {_text(diff.status)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n<h1>torchsan diff</h1>\n{body}\n</main>\n</body>\n</html>\n"
+        "<figure><figcaption><b>Where the runs part</b><span>Each bar is a value that differs, in the order of the "
+        "program; its height is the difference beside the size of the value, from 1e-16 to 1. Red is more than "
+        "rounding, and than what it was computed from, explain; blue follows from what came before; green is "
+        "rounding.</span>"
+        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Where the runs part">'
+        f"{''.join(bars)}</svg></figure>"
     )
 
 
@@ -84,37 +91,22 @@ def _runs(diff: Diff) -> list[tuple[str, str, str]]:
         ("command", " ".join(a.command), " ".join(b.command)),
         ("torch", a.torch, b.torch),
         ("started", a.started, b.started),
-        ("compiled", f"{a.graphs} graphs, {a.kernels} kernels", f"{b.graphs} graphs, {b.kernels} kernels"),
+        ("compiled", _size(a), _size(b)),
         *((c.what, c.a, c.b) for c in diff.circumstances if c.what not in ("command", "torch")),
     ]
+
+
+def _size(run: Run) -> str:
+    return f"{count(run.graphs, 'graph')}, {count(run.kernels, 'kernel')}"
 
 
 def _first(diff: Diff) -> list[str]:
     if diff.first is None:
         return []
     value = diff.first
-    lines = [*value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
+    evidence = [*value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
     source = "\n".join(f"{s.file}:{s.line}\n    {s.code}" for s in value.source)
-    return [f"<h2>First difference: {_text(where(value))}</h2>", f"<pre>{_lines(source)}</pre>", _list(lines)]
-
-
-def _table(headings: Iterable[str], body: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th scope="col">{_text(h)}</th>' for h in headings)
-    lines = "\n".join("<tr>" + "".join(f"<td>{_lines(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>"
-
-
-def _list(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    return f"<ul>{items}</ul>" if items else ""
-
-
-def _text(text: str) -> str:
-    return escape(clean(text))
-
-
-def _lines(text: str) -> str:
-    return "<br>".join(_text(line) for line in text.split("\n"))
+    return [section(f"First difference: {where(value)}", code(source) if source else "", items(evidence))]
 
 
 class DiffJsonExporter(Exporter[Diff]):

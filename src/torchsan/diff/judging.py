@@ -84,6 +84,7 @@ class Judging:
         self._earlier: dict[tuple[str, str], Result] = {}
         self._largest = 0.0
         self._parted = False
+        self._computed_parted = False
         self._noise = False
         self._runnable: dict[int, RunnableGraph] = {}
         self.out_of_time = 0
@@ -98,12 +99,13 @@ class Judging:
                 here.setdefault(a.node, result)
             if a.watched.stored is not None and b.watched.stored is not None:
                 self._earlier.setdefault((a.watched.stored, b.watched.stored), result)
-            self._note(result)
+            self._note(result, a.role)
             yield a, b, result
 
-    def _note(self, result: Result) -> None:
+    def _note(self, result: Result, role: Role) -> None:
         """Remember how large differences are so far, for values whose graph is not known."""
         self._parted |= result.parted
+        self._computed_parted |= result.parted and role is not Role.INPUT
         if result.judged is Judged.ROUNDING and result.spread is not None:
             noisy = result.spread >= _NOISE
             relative = result.comparison.max_rel if result.comparison is not None else None
@@ -181,7 +183,10 @@ class Judging:
         """What the value is computed from: its nearest ancestors that were compared; without a graph, all so far."""
         fx = _computed_by(call, a)
         if fx is None:
-            return _Before(parted=self._parted, spread=self._largest, outside=a.role is Role.INPUT)
+            # An input that differs does not follow from another one: the runs were given other data.
+            outside = a.role is Role.INPUT
+            parted = self._computed_parted if outside else self._parted
+            return _Before(parted=parted, spread=self._largest, outside=outside)
         found = [here[n] for n in _ancestors(fx, a.node or "", here)]
         return _Before(
             parted=any(r.parted for r in found), spread=max((r.spread or 0.0 for r in found), default=self._largest)

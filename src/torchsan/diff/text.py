@@ -53,7 +53,7 @@ def headline(diff: Diff) -> str:
             return "incomplete"
         case Status.DIFFERENT:
             assert diff.first is not None
-            return f"they part at {where(diff.first)}"
+            return f"the two runs differ first at {where(diff.first)}"
 
 
 def where(value: ValueDiff) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchsan.aoti.launches import as_recording
-from torchsan.errors import TorchsanError
+from torchsan.errors import RecordingError, TorchsanError
 from torchsan.recording import Rank, Reader, local_copy
 from torchsan.records import Finding, Severity, decode
 from torchsan.records.finding import fingerprint
@@ -83,7 +83,13 @@ def rows_of(place: str) -> dict[str, list[Row]]:
     """Return the rows of the recording at a path or URL. One that cannot be read is a run with that as its reason."""
     try:
         with local_copy(place) as folder:
-            return _rows(place, Reader(as_recording(folder)))
+            rows = _rows(place, Reader(as_recording(folder)))
+            numbers = (value for many in rows.values() for row in many for value in row.values() if type(value) is int)
+            if any(not -(2**63) <= number < 2**63 for number in numbers):
+                raise RecordingError(
+                    f"{place} has a number that no table holds; the recording is damaged", slug="malformed-record"
+                )
+            return rows
     except TorchsanError as e:
         return {"runs": [{"run": place, "status": "incomplete", "exit": 4, "reasons": [str(e)]}]}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
@@ -32,9 +34,10 @@ ORDER BY severity, runs DESC, fingerprint
 """
 """The findings that are the same by fingerprint. `error` sorts before `note` and `warning`: only errors come first."""
 
-_HOSTS = """
-SELECT host, count(*) AS runs, count(*) FILTER (run IN (SELECT run FROM findings WHERE fingerprint = ?)) AS hit
-FROM runs WHERE host IS NOT NULL GROUP BY host
+_HOSTS = "SELECT host, count(*) AS runs FROM runs WHERE host IS NOT NULL GROUP BY host"
+_HITS = """
+SELECT fingerprint, host, count(DISTINCT run) AS runs FROM findings WHERE host IS NOT NULL
+GROUP BY fingerprint, host ORDER BY runs DESC, host
 """
 
 _SURE = 1e-3
@@ -67,7 +70,11 @@ class Fleet:
 def summarize_fleet(tables: Tables) -> Fleet:
     """Return what the runs in the tables say together."""
     runs = {row["status"]: row["n"] for row in tables.rows("SELECT status, count(*) AS n FROM runs GROUP BY status")}
-    groups = [group | {"standing_out": list(_standing_out(tables, group))} for group in tables.rows(GROUPS)]
+    of_host = {row["host"]: row["runs"] for row in tables.rows(_HOSTS)}
+    hits: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in tables.rows(_HITS):
+        hits[row["fingerprint"]][row["host"]] = row["runs"]
+    groups = [g | {"standing_out": list(_standing_out(of_host, hits[g["fingerprint"]]))} for g in tables.rows(GROUPS)]
     order = {"error": 0, "warning": 1, "note": 2}
     groups.sort(key=lambda group: (order.get(group["severity"], 3), -group["runs"], group["fingerprint"]))
     reasons = tables.rows(
@@ -80,15 +87,13 @@ def summarize_fleet(tables: Tables) -> Fleet:
     return Fleet(runs, groups, reasons, coverage, hosts["n"])
 
 
-def _standing_out(tables: Tables, group: Row) -> Iterator[Row]:
+def _standing_out(of_host: dict[str, int], hit: dict[str, int]) -> Iterator[Row]:
     """The hosts that have a finding more often than chance allows, by Fisher's exact test against all others."""
-    hosts = tables.rows(_HOSTS, [group["fingerprint"]])
-    runs, hits = sum(h["runs"] for h in hosts), sum(h["hit"] for h in hosts)
-    for host in sorted(hosts, key=lambda h: -h["hit"]):
-        others, elsewhere = runs - host["runs"], hits - host["hit"]
-        if host["hit"] and others and _by_chance(host["runs"], host["hit"], runs, hits) < _SURE / len(hosts):
-            found = {"host": host["host"], "runs": host["hit"], "of": host["runs"]}
-            yield found | {"elsewhere": elsewhere, "others": others}
+    runs, hits = sum(of_host.values()), sum(hit.values())
+    for host, here in hit.items():
+        others, elsewhere = runs - of_host[host], hits - here
+        if others and _by_chance(of_host[host], here, runs, hits) < _SURE / len(of_host):
+            yield {"host": host, "runs": here, "of": of_host[host], "elsewhere": elsewhere, "others": others}
 
 
 def _by_chance(runs: int, hits: int, all_runs: int, all_hits: int) -> float:
@@ -137,7 +142,7 @@ def _group_lines(n: int, group: Row, fleet: Fleet) -> Iterator[Line]:
         yield Line(f"    {clean(host['host'])} stands out: {there}, {elsewhere}", "bold")
     for example in group["examples"][:3]:
         run, _, name = example.rpartition(" ")
-        yield Line(f"    torchsan report --finding {clean(name)} {clean(run)}", "dim")
+        yield Line(f"    torchsan report --finding {clean(name)} {clean(shlex.quote(run))}", "dim")
 
 
 def _some(values: list[Any]) -> str:

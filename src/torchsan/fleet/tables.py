@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -65,7 +66,14 @@ class Tables:
         return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
 
     def write_parquet(self, folder: Path) -> list[Path]:
-        """Write each table to a file in `folder`, which is made if it is not there; return the files."""
+        """Write each table to a file in `folder`, which is made if it is not there; return the files.
+
+        Raise OSError for a place that cannot be written to.
+        """
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError:
+            raise OSError(errno.EILSEQ, "DuckDB takes only names that are UTF-8") from None
         folder.mkdir(parents=True, exist_ok=True)
         files = []
         for name in COLUMNS:

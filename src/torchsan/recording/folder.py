@@ -174,8 +174,11 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    """Arguments and paths may hold bytes that are no UTF-8; JSON cannot."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
+    """Arguments and paths may hold bytes that are no UTF-8, and a program may set any text as such; JSON cannot."""
+    try:
+        return os.fsencode(text).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
 
 
 def installed_version(package: str) -> str:

@@ -203,7 +203,9 @@ def read_events(folder: Path) -> list[Row]:
     try:
         # Without a -shm nobody has the log open, and SQLite would leave one to read a -wal: so read a copy.
         wal, shm = bool(_parts(file, "-wal")), bool(_parts(file, "-shm"))
-        if (shm or not wal) and identity(file) not in _lost:
+        # Readers write into a -shm: one with another name may be somebody's file.
+        named_twice = any(part.lstat().st_nlink > 1 for part in _parts(file, "-wal", "-shm"))
+        if (shm or not wal) and not named_twice and identity(file) not in _lost:
             with suppress(sqlite3.OperationalError):  # Such as a folder that cannot be written to.
                 return _read(file, "mode=ro" if wal or shm else "mode=ro&immutable=1")
         with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from torchsan.recording.folder import (
 )
 from torchsan.recording.log import read_events
 from torchsan.recording.recorder import COUNTED, KINDS, Program, State
-from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records import CallCount, Check, Coverage, Direction, Finding, GraphId, GraphRecord, decode
+from torchsan.records.suppression import Suppressions
 
 _FINDING = re.compile(r"F[0-9]{1,9}", re.ASCII)
 """The id that a recorder gives to a finding: it may become the name of a folder."""
@@ -83,13 +85,18 @@ class Reader:
         """The findings in the order they were made."""
         return list(self._state.findings)
 
+    @cached_property
+    def suppressions(self) -> Suppressions:
+        """Which of the findings do not count. Raise RecordingError if there are too many to tell."""
+        return Suppressions(self.manifest.options.suppress, self.manifest.started[:10], self._state.findings)
+
     def coverage(self) -> Coverage:
         """What was looked at."""
         return self._state.coverage
 
-    def checked(self, graph: GraphId, direction: Direction) -> frozenset[str]:
-        """The buffers of a graph that were checked."""
-        return self._state.checked_of(graph, direction)
+    def checked(self, graph: GraphId, direction: Direction, by: Check | None = None) -> frozenset[str]:
+        """The buffers of a graph that were checked, by one check or by any."""
+        return self._state.checked_of(graph, direction, by)
 
     def calls(self) -> list[CallCount]:
         """How often each graph was called, and how many of the calls were checked, as far as it was counted."""

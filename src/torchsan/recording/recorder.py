@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -22,9 +22,22 @@ from typing import Any
 
 from torchsan.errors import UsageError
 from torchsan.options import Options
+from torchsan.recording.flight import Flight
 from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
 from torchsan.recording.log import EventLog, connect, insert, make_single_file
-from torchsan.records import CallCount, Coverage, Direction, Finding, GraphId, GraphRecord, Skipped, encode
+from torchsan.records import (
+    CallCount,
+    Check,
+    Coverage,
+    Direction,
+    Finding,
+    Gap,
+    GraphId,
+    GraphRecord,
+    InFlight,
+    Skipped,
+    encode,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +57,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Buffers of a graph that were checked."""
+    """Buffers of a graph that were checked, and by what; older recordings do not say that."""
 
     graph: GraphId
     direction: Direction
     buffers: tuple[str, ...]
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +80,13 @@ COUNTED: dict[str, type[Any]] = {
     "checked": Checked,
     "ops-checked": OpsChecked,
     "calls": CallCount,
+    "gap": Gap,
 }
 """The kinds of events that State adds up, and what their bodies are."""
 
 KINDS = frozenset(COUNTED) | frozenset(
-    "cached closed degraded exhibit failed incomplete memory no-exhibit nodes program rank replica-step replicas "
-    "sampling seed started stopped times watched".split()
+    "cached closed degraded exhibit failed in-flight incomplete memory no-exhibit nodes program rank replica-step "
+    "replicas sampling seed started stopped times watched".split()
 )
 """All kinds of events. A recording with another is damaged, or of a newer torchsan: it is not called clean."""
 
@@ -83,9 +98,12 @@ class State:
     graphs: dict[tuple[GraphId, Direction], GraphRecord] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     skipped: dict[Skipped, None] = field(default_factory=dict)
-    checked: dict[tuple[GraphId, Direction], set[str]] = field(default_factory=lambda: defaultdict(set))
+    checked: dict[tuple[GraphId, Direction], dict[Check | None, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
     ops: set[str] = field(default_factory=set)
     calls: dict[tuple[GraphId, Direction], CallCount] = field(default_factory=dict)
+    gaps: Counter[Gap] = field(default_factory=Counter)
 
     def add(self, kind: str, body: Any) -> Any:
         """Add an event, and return what of it was not known before: all, some or None.
@@ -103,8 +121,8 @@ class State:
                 if body in self.skipped:
                     return None
                 self.skipped[body] = None
-            case "checked", Checked(graph=graph, direction=direction):
-                known = self.checked[graph, direction]
+            case "checked", Checked(graph=graph, direction=direction, check=check):
+                known = self.checked[graph, direction][check]
                 new = [b for b in dict.fromkeys(body.buffers) if b not in known]
                 known.update(new)
                 return dataclasses.replace(body, buffers=tuple(new)) if new else None
@@ -114,6 +132,8 @@ class State:
                 return OpsChecked(ops=tuple(names)) if names else None
             case "calls", CallCount():
                 self.calls[body.graph, body.direction] = body
+            case "gap", Gap():
+                self.gaps[dataclasses.replace(body, times=1)] += body.times
         return body
 
     def _amend(self, finding: Finding) -> None:
@@ -128,9 +148,10 @@ class State:
         else:
             self.findings.append(finding)
 
-    def checked_of(self, graph: GraphId, direction: Direction) -> frozenset[str]:
-        """The buffers of a graph that were checked."""
-        return frozenset(self.checked.get((graph, direction), ()))
+    def checked_of(self, graph: GraphId, direction: Direction, by: Check | None = None) -> frozenset[str]:
+        """The buffers of a graph that were checked, by one check or by any."""
+        each = self.checked.get((graph, direction), {})
+        return frozenset().union(*(names for check, names in each.items() if by is None or check in (by, None)))
 
     def _count_checked(self, graph: GraphRecord) -> int:
         """How many of a graph's buffers were checked.
@@ -152,6 +173,7 @@ class State:
             buffers_checked=sum(map(self._count_checked, graphs)),
             ops_checked=len(self.ops),
             skipped=tuple(self.skipped),
+            gaps=tuple(dataclasses.replace(gap, times=times) for gap, times in self.gaps.items()),
         )
 
 
@@ -164,6 +186,10 @@ class Recorder:
     def __init__(self) -> None:
         self.on_finding: Callable[[Finding], None] | None = None
         """Called with each finding once it is recorded, in the thread that found it."""
+        self.step: Callable[[], int | None] = lambda: None
+        """Which training step this process is in, from 0, if that is known."""
+        self.flight: Flight | None = None
+        """Where to note which launch runs, for when it kills the process."""
         # Re-entrant, because a finalizer may report something while this thread is inside the recorder.
         self._lock = threading.RLock()
         self._state = State()
@@ -198,7 +224,8 @@ class Recorder:
             return finding
         with self._lock:
             now = time.time() if finding.time is None else finding.time
-            finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}", time=now)
+            step = self.step() if finding.step is None else finding.step
+            finding = dataclasses.replace(finding, id=f"F{len(self._state.findings) + 1}", time=now, step=step)
             self.event("finding", finding)
         if self.on_finding is not None:
             self.on_finding(finding)
@@ -212,13 +239,17 @@ class Recorder:
         """Record that something was not checked, and why; the same again is not recorded again."""
         self.event("skipped", Skipped(what=what, reason=reason))
 
-    def checked(self, graph: GraphId, direction: Direction, buffers: Iterable[str]) -> None:
-        """Record that these buffers of a graph were checked; each counts the first time."""
-        self.event("checked", Checked(graph=graph, direction=direction, buffers=tuple(buffers)))
+    def checked(self, graph: GraphId, direction: Direction, buffers: Iterable[str], check: Check | None = None) -> None:
+        """Record that a check has looked at these buffers of a graph; each counts the first time."""
+        self.event("checked", Checked(graph=graph, direction=direction, buffers=tuple(buffers), check=check))
 
     def ops_checked(self, names: Iterable[str]) -> None:
         """Record that these operator overloads were checked; each counts the first time."""
         self.event("ops-checked", OpsChecked(ops=tuple(names)))
+
+    def gap(self, gap: Gap) -> None:
+        """Record where the user's program was not compiled, or once more; the same again is counted."""
+        self.event("gap", gap)
 
     def event(self, kind: str, body: Any) -> None:
         """Record anything; `body` is a record, or a dict of records and plain values."""
@@ -355,15 +386,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def finalize(folder: Path, program: Program | None, unchecked: Iterable[Skipped] = ()) -> None:
+def finalize(
+    folder: Path, program: Program | None, unchecked: Iterable[Skipped] = (), in_flight: Iterable[InFlight] = ()
+) -> None:
     """Record how the program ended, if that is known, and make the log a single file. Raise nothing.
 
-    `unchecked` is what turned out not to have been checked, beside what the program's own process has recorded.
+    `unchecked` is what turned out not to have been checked, beside what the program's own process has recorded, and
+    `in_flight` what ran when it died.
     """
     try:
         with closing(connect(folder)) as connection:
             if program is not None:
                 insert(connection, 0, "program", json.dumps(encode(program)))
+            for launch in in_flight:
+                insert(connection, 0, "in-flight", json.dumps(encode(launch)))
             for one in unchecked:
                 for kind in ("skipped", "incomplete"):
                     insert(connection, 0, kind, json.dumps(encode(one)))

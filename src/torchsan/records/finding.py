@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from torchsan.records.program import Direction, GraphId, SourceLine
+from torchsan.records.program import Direction, Gap, GraphId, SourceLine
 
 
 class Severity(StrEnum):
@@ -88,8 +89,8 @@ class Finding:
     """One thing that is wrong. Data: what follows from it is the caller's policy.
 
     `pass_` is called `pass` in JSON. `id` is given by the recording ("F1", "F2", …) and empty before that.
-    `call` is that of its graph in which it was found, from 0, `step` the training step, and `time` the seconds since
-    1970 when it was recorded; None where that is not known.
+    `call` is that of its graph in which it was found, from 0, `step` how many steps the optimizer had taken, and `time`
+    the seconds since 1970 when it was recorded; None where that is not known.
     `evidence` holds JSON values only; `evidence["text"]`, if there, is what of it people should read, line by line.
     """
 
@@ -110,6 +111,19 @@ class Finding:
     call: int | None = None
     step: int | None = None
     time: float | None = None
+
+    def _repr_html_(self) -> str:
+        """The finding in a notebook; whatever it says is text there."""
+        lines = [f"{line.file}:{line.line}  {line.code.strip()}" for line in self.source]
+        text = self.evidence.get("text")
+        lines += [str(line) for line in text[:20]] if isinstance(text, list) else []
+        lines += [f"{name} {value}" for name, value in (("kernel", self.kernel), ("pass", self.pass_)) if value]
+        colour = {Severity.ERROR: "#c0392b", Severity.WARNING: "#b7791f", Severity.NOTE: "#2b6cb0"}[self.severity]
+        head = html.escape(f"{self.id or 'F?'}: {self.severity}: {self.kind}")
+        return (
+            f'<div style="border-left: 4px solid {colour}; padding-left: 8px; margin: 6px 0"><b>{head}</b>'
+            f"<br>{html.escape(self.message[:2000])}<pre>{html.escape(chr(10).join(lines)[:4000])}</pre></div>"
+        )
 
 
 def fingerprint(finding: Finding) -> str:
@@ -146,7 +160,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a run looked at."""
+    """What a run looked at, and what of the user's program there was no compiled code to look at."""
 
     graphs: int = 0
     kernels: int = 0
@@ -154,6 +168,7 @@ class Coverage:
     buffers_checked: int = 0
     ops_checked: int = 0
     skipped: tuple[Skipped, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,44 @@ class CallCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A launch that was running when the program died, or that torchsan was `checking`, which may run it again.
+
+    Without a launch it was running the whole graph by itself, to compare.
+    """
+
+    graph: GraphId
+    direction: Direction
+    nth: int | None
+    call: int
+    checking: bool
+
+
+class GapKind(StrEnum):
+    """How less was compiled than the user asked for, or more often."""
+
+    GRAPH_BREAK = "graph-break"
+    """What follows is in another graph, or in none."""
+    RECOMPILE = "recompile"
+    """A function was compiled again."""
+    EAGER = "eager"
+    """A function, or a call of it, runs as plain Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Where the compiler left the user's program, why, and how often; the line is of the break, or the function."""
+
+    kind: GapKind
+    reason: str
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBytes:
     """A buffer and its size."""
 

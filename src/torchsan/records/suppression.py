@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchsan.errors import RecordingError
 from torchsan.records.finding import Finding, fingerprint
 
 
@@ -34,7 +36,7 @@ class Suppression:
             and (self.op is None or any(fnmatch.fnmatchcase(op, self.op) for op in finding.ops))
             and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel or "", self.kernel))
             and (self.source is None or self._at_source(finding, self.source))
-            and self.id in (None, fingerprint(finding))
+            and (self.id is None or self.id == fingerprint(finding))
         )
 
     @staticmethod
@@ -54,3 +56,51 @@ class Suppression:
     def __str__(self) -> str:
         names = ("kind", "check", "op", "kernel", "source", "id")
         return ", ".join(f"{name} {value}" for name in names if (value := getattr(self, name)) is not None)
+
+
+_MOST_COMPARED = 1_000_000
+"""Findings times suppressions that are more than an id: seconds. Nobody writes thousands of those by hand."""
+
+
+class Suppressions:
+    """Those of a run, tried on its findings. An id, of which a baseline can have many, is looked up instead.
+
+    Raise RecordingError if there are more to try than any run has.
+    """
+
+    def __init__(self, given: Sequence[Suppression], day: str, findings: Sequence[Finding]) -> None:
+        """Take those that a run on `day` was given, and what it found."""
+        self._expired = [s for s in given if s.expired(day)]
+        valid = [s for s in given if not s.expired(day)]
+        ids = {s.id: s for s in reversed(valid) if str(s) == f"id {s.id}"}
+        others = [s for s in valid if str(s) != f"id {s.id}"]
+        if len(others) * len(findings) > _MOST_COMPARED:
+            raise RecordingError(
+                f"{len(others)} suppressions for {len(findings)} findings are more than torchsan compares; the "
+                "recording is damaged",
+                slug="malformed-record",
+            )
+        self._of: dict[int, Suppression] = {}
+        for finding in findings if ids else ():
+            if known := ids.get(fingerprint(finding)):
+                self._of[id(finding)] = known
+        used = {s.id for s in self._of.values()}
+        self._idle = [s for s in ids.values() if s.id not in used]
+        for suppression in others:
+            fitting = [f for f in findings if suppression.fits(f)]
+            for finding in fitting:
+                self._of.setdefault(id(finding), suppression)
+            self._idle += [] if fitting else [suppression]
+
+    def of(self, finding: Finding) -> Suppression | None:
+        """Return what one of the findings falls under; None if it counts."""
+        return self._of.get(id(finding))
+
+    def idle(self) -> Iterator[str]:
+        """Yield what to tell the user of those that have expired, or that no finding fits."""
+        for suppression in self._expired:
+            if not suppression.baseline:
+                yield f"a suppression has expired on {suppression.expires}: {suppression} ({suppression.reason})"
+        for suppression in self._idle:
+            if not suppression.baseline:
+                yield f"a suppression fits no finding of this run: {suppression} ({suppression.reason})"

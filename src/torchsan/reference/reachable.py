@@ -18,7 +18,7 @@ _DEEP = 16
 _LONG = 4096
 """Items of a container that are looked at."""
 _PLAIN = (bool, int, float, str)
-_LIBRARIES = ("torch", "torchsan", "numpy", "builtins", "collections", "typing", "functools", "threading", "logging")
+_LIBRARIES = tuple("torch torchsan triton numpy builtins collections typing functools threading logging".split())
 """Whose objects are not the program's, unless they are modules, parameters or optimizers."""
 
 
@@ -42,9 +42,9 @@ def reachable(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reac
     return walk.found
 
 
-def returned(result: Any) -> Reachable:
-    """What is in a result."""
-    walk = _Walk()
+def returned(result: Any, *, again: bool = False) -> Reachable:
+    """What is in a result; a tensor that is in it twice has both names if `again`, else the first."""
+    walk = _Walk(again=again)
     items = result if type(result) in (tuple, list) else [result]
     for i, item in enumerate(items):
         walk.visit(f"output {i}", item)
@@ -93,8 +93,9 @@ def _contents(cell: Any) -> Any:
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, *, again: bool = False) -> None:
         self.found = Reachable()
+        self._again = again
         self._seen: dict[int, Any] = {}
 
     def function(self, fn: Any) -> None:
@@ -128,6 +129,8 @@ class _Walk:
         if value is None or isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | bytes):
             return
         if id(value) in self._seen:
+            if self._again and isinstance(value, torch.Tensor):
+                self.found.tensors.setdefault(name, value)
             return
         if depth > _DEEP or len(self._seen) > _MOST:
             self.found.whole = False

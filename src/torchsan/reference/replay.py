@@ -250,7 +250,7 @@ class _Values:
             case "call_function":
                 return self._call(node)
             case "placeholder":
-                raise Unavailable(f"the kernel does not read {node.name}, which its value depends on")
+                raise Unavailable(f"it depends on {node.name}, which the kernel does not read")
             case _:
                 raise Unavailable(f"{node.op} {node.target} cannot be replayed")
 

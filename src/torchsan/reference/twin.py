@@ -77,7 +77,8 @@ class Call:
 
     def after(self, result: Any, wanted: Callable[[str, torch.Tensor], bool]) -> tuple[After, dict[str, torch.Tensor]]:
         """Describe what the call did; with the tensors that are `wanted`, and all tensors."""
-        outputs = returned(result)
+        # Compiled code may return one tensor for two that Python makes of the same memory.
+        outputs = returned(result, again=True)
         now = reachable(self.fn, self.args, self.kwargs)
         tensors = {n: t for n, t in (outputs.tensors | now.tensors).items() if unwrapped(t)}
         told = {

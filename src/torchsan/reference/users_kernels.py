@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from torchsan.torch_internals.operators import UsersLaunch, run_users_kernel, undisturbed, users_launch
+from torchsan.torch_internals.operators import (
+    OutsideOfTensors,
+    UsersLaunch,
+    run_users_kernel,
+    undisturbed,
+    users_launch,
+)
 
 if TYPE_CHECKING:
     from torchsan.torch_internals.triton_interpreter import Array
@@ -30,6 +37,14 @@ _dtypes: dict[tuple[int, int], dict[str, torch.dtype]] = {}
 
 class NoReference(Exception):
     """The kernel cannot be run again; the message says why."""
+
+
+def went_outside(error: BaseException) -> OutsideOfTensors | None:
+    """What a kernel did outside of its tensors, if that is why there is no reference."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OutsideOfTensors):
+        cause = cause.__cause__
+    return cause
 
 
 class Exact:
@@ -130,14 +145,23 @@ def _own_dtypes(launch: UsersLaunch, tensors: dict[str, torch.Tensor]) -> dict[s
 
 
 def guarded(call: dict[str, Any]) -> dict[str, Any] | None:
-    """Run the launch as the program does, on copies with zones around them. Raise NoReference if it writes to those."""
+    """Run the launch as the program does, on copies with zones around them. Raise NoReference if it writes to those.
+
+    Where it cannot be launched so, as by an autotuner that has nothing to time it with, its source is interpreted.
+    """
+    original = call
     call, results = _functional(call)
     tensors = {n: t for n, t in call["kwargs"].items() if isinstance(t, torch.Tensor)}
     copies = {s.data_ptr(): _Guarded(s) for s in (t.untyped_storage() for t in tensors.values())}
     twins = {n: copies[t.untyped_storage().data_ptr()].twin(t) for n, t in tensors.items()}
     run = {**call, "kwargs": {**call["kwargs"], **twins}}
     with undisturbed():
-        run_users_kernel(run)
+        try:
+            run_users_kernel(run)
+        except Exception:
+            with suppress(NoReference):
+                return interpreted(original, lambda gpu: ToType(tf32=gpu))
+            raise
         if not all(copy.intact() for copy in copies.values()):
             raise NoReference(f"{users_launch(call).name} writes outside of its tensors")
         for copy in copies.values():

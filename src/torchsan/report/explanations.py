@@ -46,9 +46,10 @@ _EXPLANATIONS: dict[str, Explanation] = {
         (
             "a kernel that keeps intermediate results in bfloat16, float16 or TF32",
             "a formula that cancels, such as a variance as E[x²] - E[x]²",
+            "as a note: a difference that is too small to tell from rounding, or a choice that rounding decided",
         ),
         (
-            "Decide whether the model can live with it: it is a warning, not an error.",
+            "Decide whether the model can live with it: it is a warning, not an error, and a note needs nothing done.",
             "Look for what allows it: autocast, `torch.set_float32_matmul_precision`, `emulate_precision_casts`.",
         ),
     ),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from torchsan.errors import FindingsError
 from torchsan.recording import Reader
+from torchsan.recording.folder import Manifest
 from torchsan.records import Coverage, Finding, Severity, SourceLine
 from torchsan.records.suppression import Suppression
 
@@ -46,10 +49,18 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity
 def clean(text: object, limit: int = 2000) -> str:
     """Return text from a recording as it can be shown: one line, no control characters, not endless.
 
-    A recording comes from elsewhere: what it says must not move the cursor or colour the terminal.
+    A recording comes from elsewhere: what it says must not move the cursor or colour the terminal. Nor be a command in
+    a job of GitHub Actions, which obeys any line of its log that begins as one, indented or not.
     """
     shown = "".join(c if c.isprintable() else _escape(c) for c in str(text)[: limit + 1])
+    if in_github_actions(os.environ):
+        shown = re.sub(r"^(\s*:)(?=:)", r"\1 ", shown).replace("##[", "# #[")
     return shown if len(shown) <= limit else shown[:limit] + "…"
+
+
+def in_github_actions(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a job of GitHub Actions, by the variable it sets."""
+    return environ.get("GITHUB_ACTIONS", "").lower() == "true"
 
 
 def _escape(char: str) -> str:
@@ -82,6 +93,13 @@ def severities_text(findings: Iterable[Finding]) -> str:
     """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none."""
     counts = Counter(f.severity for f in findings)
     return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
+
+
+def session_text(findings: Sequence[Finding], coverage: Coverage) -> str:
+    """Return what a session found and looked at, in one line."""
+    looked = f"{count(coverage.kernels, 'kernel')} in {count(coverage.graphs, 'graph')}"
+    found = severities_text(findings) or ("no findings" if coverage.graphs or coverage.ops_checked else "nothing yet")
+    return f"{found}; {looked}, {coverage.buffers_checked} of {count(coverage.buffers, 'buffer')} checked"
 
 
 def seen_text(recording: Reader) -> str:
@@ -123,15 +141,47 @@ def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]]
         raise FindingsError(text(errors), slug="findings")
 
 
-def finding_lines(finding: Finding, suppressed: Suppression | None = None) -> Iterator[Line]:
-    """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program."""
+def began_at(manifest: Manifest) -> float | None:
+    """Return when a run began, in seconds since 1970; None if its manifest does not say."""
+    try:
+        return datetime.fromisoformat(manifest.started).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def when_text(finding: Finding, began: float | None = None) -> str:
+    """Return in which call and step a finding was made, and how long after the run `began`; empty if nobody knows."""
+    parts = []
+    if finding.call is not None:
+        parts.append(f"call {finding.call}" + (f" of graph {finding.graph.id}" if finding.graph else ""))
+    if finding.step is not None:
+        parts.append(f"step {finding.step}")
+    if finding.time is not None and began is not None and finding.time >= began:
+        parts.append(f"{finding.time - began:.1f} s after the start")
+    return ", ".join(parts)
+
+
+def finding_lines(
+    finding: Finding,
+    suppressed: Suppression | None = None,
+    *,
+    began: float | None = None,
+    consequences: Iterable[Finding] = (),
+    most: int | None = 8,
+) -> Iterator[Line]:
+    """Yield a finding: what is wrong, where in the source, the evidence, where in the compiled program, and when.
+
+    Of lines of source and of names, so many are shown at `most`.
+    """
     head = f"{finding.id or 'F?'}: {finding.severity}: {finding.kind}"
     yield Line(clean(head) if suppressed is None else clean(f"{head} (suppressed)"), _STYLES[finding.severity])
     if suppressed is not None:
         yield Line(f"    suppressed: {clean(suppressed.reason)}", "dim")
     for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
-    yield from source_lines(finding.source)
+    yield from source_lines(finding.source[:most])
+    if most is not None and len(finding.source) > most:
+        yield Line(f"    … and {count(len(finding.source) - most, 'line')} more", "dim")
     yield from _evidence(finding.evidence)
     place = {
         "kernel": finding.kernel,
@@ -142,17 +192,37 @@ def finding_lines(finding: Finding, suppressed: Suppression | None = None) -> It
     }
     if any(place.values()):
         yield from field_lines("in", ", ".join(f"{name} {value}" for name, value in place.items() if value), "dim")
-    if finding.nodes:
-        yield from field_lines("nodes", ", ".join(finding.nodes), "dim")
-    if finding.ops:
-        yield from field_lines("ops", ", ".join(finding.ops), "dim")
+    if when := when_text(finding, began):
+        yield from field_lines("when", when, "dim")
+    for name, values in (("nodes", finding.nodes), ("ops", finding.ops)):
+        if values:
+            more = f" … and {len(values) - most} more" if most is not None and len(values) > most else ""
+            yield from field_lines(name, ", ".join(values[:most]) + more, "dim")
+    for each in consequences:
+        message = f"{each.id} follows from {finding.id}: {each.kind}: {' '.join(each.message.split())}"
+        yield Line(f"    {clean(message, 200)}", "dim")
+
+
+def with_consequences(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
+    """Return each finding with those that follow from it, which are not listed by themselves then."""
+    causes: dict[str, tuple[Finding, list[Finding]]] = {}
+    listed = []
+    for finding in findings:
+        cause = causes.get(str(finding.evidence.get("follows")))
+        if cause is not None:
+            cause[1].append(finding)
+        else:
+            listed.append(causes.setdefault(finding.id, (finding, [])))
+    return listed
 
 
 def finding_line(finding: Finding) -> Line:
     """A finding in one line: what is wrong, and where."""
     place = f"  ({_location(finding.source[0])})" if finding.source else ""
     message = " ".join(finding.message.split())
-    return Line(f"{clean(f'{finding.id}: {finding.severity}: {finding.kind}: {message}', 160)}{clean(place, 80)}")
+    follows = f" follows from {finding.evidence['follows']}" if finding.evidence.get("follows") else ""
+    text = f"{finding.id}{follows}: {finding.severity}: {finding.kind}: {message}"
+    return Line(f"{clean(text, 160)}{clean(place, 80)}")
 
 
 def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
@@ -178,7 +248,14 @@ def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
 
 
 def _location(line: SourceLine) -> str:
-    return f"{shown_path(Path(line.file))}:{line.line}"
+    return f"{shown_file(line.file)}:{line.line}"
+
+
+def shown_file(file: str) -> str:
+    """Return the path of a file of source: from the current folder on, or, of an installed package, from there on."""
+    shown = shown_path(Path(file))
+    _, installed, within = shown.replace("\\", "/").rpartition("/site-packages/")
+    return within if installed else shown
 
 
 def field_lines(name: str, value: str, style: str = "") -> Iterator[Line]:

@@ -17,11 +17,6 @@ from torchsan.report.verdict import Status, counting, verdict
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def in_github_actions(environ: Mapping[str, str]) -> bool:
-    """Return whether this is a job of GitHub Actions, by the variable it sets."""
-    return environ.get("GITHUB_ACTIONS", "").lower() == "true"
-
-
 def tell_github(recording: Reader, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
     """Write an annotation for each finding to `stream`, and the report to the summary of the job, if it has one."""
     for line in workflow_commands(recording, environ.get("GITHUB_WORKSPACE", "")):

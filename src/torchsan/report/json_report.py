@@ -13,7 +13,7 @@ from torchsan.records import CallTimes, Check, Coverage, Finding, GraphRecord, K
 from torchsan.records.finding import fingerprint
 from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
-from torchsan.report.verdict import Verdict, suppressed_by, verdict
+from torchsan.report.verdict import LaunchInFlight, Verdict, in_flight, suppressed_by, verdict
 
 REPORT_SCHEMA = 2
 
@@ -45,6 +45,22 @@ def as_json(recording: Reader) -> dict[str, Any]:
     return report | about_the_run([recording])
 
 
+def _in_flight(found: LaunchInFlight) -> dict[str, Any]:
+    launch, kernel = found.launch, found.kernel
+    return {
+        "graph": {"id": launch.graph, "direction": str(launch.direction)},
+        "kernel": kernel.name if kernel is not None else None,
+        "nth": launch.nth,
+        "call": launch.call,
+        "checking": launch.checking,
+        "source": _source(encode(kernel.source)) if kernel is not None else [],
+    }
+
+
+def _source(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: line[k] for k in ("file", "line", "code")} for line in lines]
+
+
 def about_the_run(recordings: Sequence[Reader]) -> dict[str, Any]:
     """Return what schema 2 adds: where the recording is, what was asked for, and what ran, how often and how long."""
     first = recordings[0]
@@ -55,6 +71,7 @@ def about_the_run(recordings: Sequence[Reader]) -> dict[str, Any]:
         "kernels": [_kernel(g, kernel) for g, _ in graphs for kernel in g.kernels],
         "calls": [_calls(g, reader) for g, reader in graphs],
         "timings": [timing for reader in recordings for timing in _timings(reader)],
+        "in_flight": [_in_flight(found) for reader in recordings for found in in_flight(reader)],
     }
 
 
@@ -65,8 +82,7 @@ def _graph(graph: GraphRecord | CallTimes) -> dict[str, Any]:
 
 def _kernel(graph: GraphRecord, kernel: KernelRecord) -> dict[str, Any]:
     value: dict[str, Any] = encode(kernel)
-    source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
-    return {"graph": _graph(graph)} | value | {"source": source}
+    return {"graph": _graph(graph)} | value | {"source": _source(value["source"])}
 
 
 def _calls(graph: GraphRecord, reader: Reader) -> dict[str, Any]:
@@ -112,6 +128,5 @@ def report_values(
 def finding_values(finding: Finding, suppressed: Suppression | None = None) -> dict[str, Any]:
     """Return a finding in the form of the contract."""
     value: dict[str, Any] = encode(finding)
-    source = [{k: line[k] for k in ("file", "line", "code")} for line in value["source"]]
     known = {"fingerprint": fingerprint(finding), "suppressed": suppressed.reason if suppressed else None}
-    return {"id": value["id"]} | value | {"source": source} | known
+    return {"id": value["id"]} | value | {"source": _source(value["source"])} | known

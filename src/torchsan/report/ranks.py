@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 from torchsan.checks.replicas import RankSteps, drift, read_steps
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Rank, Reader, join_url, rank_folders
+from torchsan.recording.recorder import State
 from torchsan.records import Coverage, Finding, Severity, Skipped, decode
 from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
@@ -19,6 +21,9 @@ from torchsan.report.findings import Line, clean, count, finding_lines, seen_tex
 from torchsan.report.json_report import JsonExporter, about_the_run, finding_values, report_values
 from torchsan.report.terminal import STATUS_STYLES, print_lines
 from torchsan.report.verdict import Status, Verdict, suppressed_by, verdict
+
+_MISSING = 64
+"""Ranks without a recording that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +100,12 @@ class Ranks:
         each = {rank: verdict(reader) for rank, reader in self.readers.items()}
         reasons = [f"rank {rank}: {reason}" for rank, v in each.items() for reason in v.reasons]
         reasons += [f"rank {rank}: {why}" for rank, why in self.unreadable.items()]
-        missing = sorted(set(range(self.world)) - set(self.readers) - set(self.unreadable))
-        reasons += [f"rank {rank} left no recording" for rank in missing]
+        missing = self.world - sum(rank < self.world for rank in {*self.readers, *self.unreadable})
+        absent = (rank for rank in range(self.world) if rank not in self.readers and rank not in self.unreadable)
+        named = list(islice(absent, _MISSING))  # How many there were a recording says, and may say any number.
+        reasons += [f"rank {rank} left no recording" for rank in named]
+        if missing > len(named):
+            reasons.append(f"{missing - len(named)} more ranks left no recording")
         if any(m.finding.severity is Severity.ERROR and m.suppressed is None for m in self.findings):
             return Verdict(status=Status.FINDINGS, exit=1, reasons=tuple(reasons))
         # One whose program failed says more than one that only saw too little.
@@ -205,4 +214,7 @@ def _coverage(ranks: Ranks) -> Coverage:
         for name in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")
     }
     skipped = (Skipped(what=f"rank {rank}: {s.what}", reason=s.reason) for rank, c in each.items() for s in c.skipped)
-    return Coverage(**totals, skipped=tuple(skipped))
+    together = State()
+    for gap in (gap for coverage in each.values() for gap in coverage.gaps):
+        together.add("gap", gap)
+    return Coverage(**totals, skipped=tuple(skipped), gaps=together.coverage.gaps)

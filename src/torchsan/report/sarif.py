@@ -111,5 +111,5 @@ def _location(line: SourceLine, folder: str) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    text = quote(path.encode("utf-8", "surrogateescape").replace(b"\\", b"/"))
+    text = quote(path.encode("utf-8", "surrogatepass").replace(b"\\", b"/"))
     return f"file://{text}" if text.startswith("/") else text

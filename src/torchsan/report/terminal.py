@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TextIO
 
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
-from torchsan.records import GraphRecord, KernelRecord, MemoryCall, Severity, decode
+from torchsan.records import Coverage, Finding, GapKind, GraphRecord, KernelRecord, MemoryCall, Severity, decode
 from torchsan.records.tensor import in_bytes
 from torchsan.report.findings import (
     Line,
+    began_at,
     clean,
     count,
     field_lines,
@@ -21,9 +23,11 @@ from torchsan.report.findings import (
     finding_lines,
     seen_text,
     severities_text,
+    shown_file,
     shown_place,
     skipped_by_reason,
     source_lines,
+    with_consequences,
 )
 from torchsan.report.verdict import Status, Verdict, counting, idle_suppressions, suppressed_by, verdict
 
@@ -63,23 +67,26 @@ def print_report(
     verbose: bool = True,
     everything: bool = False,
     hint: str | None = None,
+    shown: Mapping[str, Finding] | None = None,
 ) -> None:
     """Print the report of a recording, on one screen.
 
     `quiet` leaves out what was looked at, and `everything` no line. Not `verbose`: one line if all is clean, and else
     the findings but notes, and the kernels beside the culprits; or all kernels and what was not checked if it is
-    incomplete.
+    incomplete. Findings that are `shown` already, by their ids, have one line.
     """
-    outcome = verdict(recording)
+    outcome, place = verdict(recording), clean(shown_place(recording))
     if outcome.status is Status.CLEAN and not (quiet or verbose or everything or any(idle_suppressions(recording))):
-        ending = [Line(f"{_verdict_line(recording, outcome).text}; recording: {clean(shown_place(recording))}")]
+        ending = [Line(f"{_verdict_line(recording, outcome).text}; recording: {place}")]
     else:
         ending = _ending(recording, outcome, quiet, everything, hint)
-    place = clean(shown_place(recording))
-    sections: list[_Section] = [(partial(_findings, recording, place, verbose or everything), 26)]
+    if not quiet and not (verbose or everything) and (gaps := gaps_text(recording.coverage())):
+        ending.append(Line(f"torchsan: not all was compiled: {gaps}: torchsan report {place}", "dim"))
+    sections: list[_Section] = [(partial(_findings, recording, place, verbose or everything, shown or {}), 26)]
     if not quiet and (verbose or everything):
         sections += [
             (partial(_program, recording, place, None), 14),
+            (partial(_gaps, recording, place), 8),
             (partial(_memory, recording), 8),
             (partial(_skipped, recording, place, everything), 6),
         ]
@@ -99,7 +106,7 @@ def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
     if not found:
         names = ", ".join(f.id for f in recording.findings()[:8]) or "none"
         raise UsageError(f"no finding {name} in {recording.path}; findings: {names}", slug="no-finding")
-    print_lines(finding_lines(found[0]), stream)
+    print_lines(finding_lines(found[0], began=began_at(recording.manifest), most=None), stream)
 
 
 def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
@@ -118,33 +125,45 @@ def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
         console.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
-def _findings(recording: Reader, place: str, notes: bool, limit: int | None) -> list[Line]:
-    """The findings: whole ones as long as there is room, then a line each, then how many there are more."""
+def _findings(
+    recording: Reader, place: str, notes: bool, shown: Mapping[str, Finding], limit: int | None
+) -> list[Line]:
+    """The findings: whole ones as long as there is room, then a line each, then how many there are more.
+
+    Those that follow from another stand with it, and those that were shown before have a line.
+    """
     known = {f.id: suppressed_by(recording, f) for f in recording.findings()}
     findings = [f for f in recording.findings() if notes or (f.severity is not Severity.NOTE and not known[f.id])]
-    blocks = [[Line(""), *finding_lines(f, known[f.id])] for f in findings]
-    if limit is None or sum(map(len, blocks)) <= limit:
-        return [line for block in blocks for line in block]
+    began = began_at(recording.manifest)
+    grouped = with_consequences(findings)
+    again = [each for f, more in grouped if shown.get(f.id) == f for each in (f, *more)]
+    rest = [
+        (f, [Line(""), *finding_lines(f, known[f.id], began=began, consequences=more)])
+        for f, more in grouped
+        if shown.get(f.id) != f
+    ]
     lines: list[Line] = []
-    rest = list(zip(findings, blocks, strict=True))
     # Room for the lines of the others: at least a few of them should be named.
-    room = limit - min(len(rest) + 1, 8)
-    while rest and len(lines) + len(rest[0][1]) <= room:
+    room = None if limit is None else limit - min(len(rest) + len(again) + 2, 8)
+    if limit is not None and sum(len(block) for _, block in rest) + (len(again) + 2 if again else 0) <= limit:
+        room = None
+    while rest and (room is None or len(lines) + len(rest[0][1]) <= room):
         lines += rest.pop(0)[1]
-    if not lines:
+    if rest and not lines and room is not None:
         finding, block = rest.pop(0)
         cut = block[: max(2, room - 1)]
         more = Line(
             f"    … {len(block) - len(cut)} lines more: torchsan report --finding {clean(finding.id)} {place}", "dim"
         )
         lines += [*cut, more]
-    if rest:
-        lines.append(Line(""))
-        left = limit - len(lines)
-        named = rest if len(rest) <= left else rest[: max(0, left - 1)]
-        lines += [finding_line(f) for f, _ in named]
-        if len(named) < len(rest):
-            lines.append(_more("", len(rest) - len(named), "finding", place))
+    others = [*again, *(f for f, _ in rest)]
+    if others:
+        lines += [Line(""), *([Line("Shown above, when they were found:", "bold")] if again else [])]
+        left = len(others) if limit is None else limit - len(lines)
+        named = others if len(others) <= left else others[: max(0, left - 1)]
+        lines += map(finding_line, named)
+        if len(named) < len(others):
+            lines.append(_more("", len(others) - len(named), "finding", place))
     return lines
 
 
@@ -163,6 +182,41 @@ def _skipped(recording: Reader, place: str, everything: bool, limit: int | None)
     return lines
 
 
+_GAPS = {GapKind.GRAPH_BREAK: "graph break", GapKind.RECOMPILE: "recompile", GapKind.EAGER: "function in plain Python"}
+
+
+def gaps_text(coverage: Coverage) -> str:
+    """Return how often there was no compiled code, as in `1 graph break, 3 recompiles`; empty if there always was."""
+    times = Counter[GapKind]()
+    for gap in coverage.gaps:
+        # A function that falls back stays with plain Python: that it is called again is nothing new.
+        times[gap.kind] += 1 if gap.kind is GapKind.EAGER else gap.times
+    words = [count(times[kind], name) for kind, name in _GAPS.items() if times[kind]]
+    return ", ".join(words).replace("function in plain Pythons", "functions in plain Python")
+
+
+def _gaps(recording: Reader, place: str, limit: int | None) -> list[Line]:
+    """What was not compiled, or more than once, and how many calls of each graph were checked."""
+    gaps = sorted(recording.coverage().gaps, key=lambda gap: (list(_GAPS).index(gap.kind), -gap.times))
+    calls = recording.calls()
+    lines = [Line("")]
+    if calls:
+        each = [f"graph {c.graph} {c.direction} {c.checked} of {c.seen}" for c in calls]
+        lines += [Line(f"Calls checked: {clean(', '.join(each), 300)}", "bold")]
+    if gaps:
+        lines.append(Line(f"Not all was compiled: {gaps_text(recording.coverage())}", "bold"))
+    room = len(gaps) if limit is None else limit - len(lines)
+    shown = gaps if len(gaps) <= room else gaps[: max(0, room - 1)]
+    for gap in shown:
+        where = f"{shown_file(gap.file)}:{gap.line}" if gap.file else gap.function
+        times = f" ({gap.times} times)" if gap.times > 1 else ""
+        what = f"{gap.function} runs as plain Python" if gap.kind is GapKind.EAGER else _GAPS[gap.kind]
+        lines.append(Line(f"  {clean(what)} at {clean(where)}{times}: {clean(gap.reason, 160)}"))
+    if len(shown) < len(gaps):
+        lines.append(_more("  ", len(gaps) - len(shown), "of these", place))
+    return lines if len(lines) > 1 else []
+
+
 def _more(indent: str, n: int, what: str, place: str) -> Line:
     return Line(f"{indent}… and {count(n, what)} more: torchsan report --all {place}", "dim")
 
@@ -171,7 +225,10 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
     lines = [Line(""), _verdict_line(recording, outcome)]
     reasons = outcome.reasons if everything else outcome.reasons[:_REASONS]
     lines += [Line(f"  {clean(reason)}") for reason in reasons]
-    lines += [Line(f"  {clean(text)}") for text in idle_suppressions(recording)]
+    idle = [Line(f"  {clean(text)}") for text in idle_suppressions(recording)]
+    lines += idle if everything else idle[:_REASONS]
+    if not everything and len(idle) > _REASONS:
+        lines.append(_more("  ", len(idle) - _REASONS, "suppression", clean(shown_place(recording))))
     if hint is not None:
         lines.append(Line(f"  hint: {hint}"))
     if not quiet:
@@ -251,7 +308,7 @@ def _location(kernel: KernelRecord, cwd: str) -> str:
     if not kernel.source:
         return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
     first = kernel.source[0]
-    return f"{clean(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}'))}:{first.line}"
+    return f"{clean(shown_file(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}')))}:{first.line}"
 
 
 def _code(kernel: KernelRecord) -> str:

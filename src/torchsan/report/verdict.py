@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchsan.recording import Reader
-from torchsan.records import CallTimes, Check, Finding, Severity, decode
+from torchsan.records import (
+    CallTimes,
+    Check,
+    Direction,
+    Finding,
+    GraphId,
+    InFlight,
+    KernelRecord,
+    Severity,
+    decode,
+)
 from torchsan.records.suppression import Suppression
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -36,10 +46,8 @@ class Verdict:
 
 
 def suppressed_by(recording: Reader, finding: Finding) -> Suppression | None:
-    """Return the suppression that a finding falls under, as of the day of the run; None if it counts."""
-    day = recording.manifest.started[:10]
-    fitting = (s for s in recording.manifest.options.suppress if s.fits(finding) and not s.expired(day))
-    return next(fitting, None)
+    """Return the suppression that a finding of a recording falls under, as of the day of the run; None if it counts."""
+    return recording.suppressions.of(finding)
 
 
 def counting(recording: Reader) -> list[Finding]:
@@ -48,15 +56,8 @@ def counting(recording: Reader) -> list[Finding]:
 
 
 def idle_suppressions(recording: Reader) -> Iterator[str]:
-    """Yield what to tell the user of suppressions that have expired, or that no finding fits."""
-    findings, day = recording.findings(), recording.manifest.started[:10]
-    for suppression in recording.manifest.options.suppress:
-        if suppression.baseline:
-            continue
-        if suppression.expired(day):
-            yield f"a suppression has expired on {suppression.expires}: {suppression} ({suppression.reason})"
-        elif not any(suppression.fits(f) for f in findings):
-            yield f"a suppression fits no finding of this run: {suppression} ({suppression.reason})"
+    """Return what to tell the user of suppressions that have expired, or that no finding fits."""
+    return recording.suppressions.idle()
 
 
 def verdict(recording: Reader) -> Verdict:
@@ -87,6 +88,7 @@ def _why_incomplete(recording: Reader) -> tuple[str, ...]:
         return ("torchsan ended the program at the first error, as --fail-fast asks",)
     if program.signal is not None:
         reasons.append(f"the program died of {signal_name(program.signal)}{_about(program.signal)}")
+        reasons += map(in_flight_text, in_flight(recording)) if in_flight(recording) else _unseen_death(recording)
     elif program.exit:
         reasons.append(f"the program failed with exit status {program.exit}")
     if recording.degraded is not None:
@@ -129,6 +131,52 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
             n = len(graph.kernels)
             kernels = "its kernel" if n == 1 else f"its {n} kernels"
             yield f"graph {graph.label}: no buffer of {kernels} was checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchInFlight:
+    """What a thread of the program did when that died; `kernel` is None if the recording does not know the launch."""
+
+    launch: InFlight
+    kernel: KernelRecord | None
+
+
+def in_flight(recording: Reader) -> list[LaunchInFlight]:
+    """Return the launches that were running, or being checked, when the program died."""
+    kernels: dict[tuple[GraphId, Direction, int | None], KernelRecord] = {
+        (g.id, g.direction, k.nth): k for g in recording.graphs() for k in g.kernels
+    }
+    launches = [decode(InFlight, body) for body in recording.events("in-flight")]
+    return [LaunchInFlight(launch=x, kernel=kernels.get((x.graph, x.direction, x.nth))) for x in launches]
+
+
+_MOST_LINES = 3
+
+
+def in_flight_text(found: LaunchInFlight) -> str:
+    """Return in words what a thread did when the program died."""
+    launch, kernel = found.launch, found.kernel
+    if launch.nth is None:
+        where = f"graph {launch.graph} {launch.direction} (call {launch.call})"
+        return f"torchsan was running the operators of {where}, to compare; with `--check memory` it names the launch"
+    what = kernel.name if kernel is not None else f"launch {launch.nth}"
+    doing = "torchsan was checking" if launch.checking else "it was running"
+    text = f"{doing} {what} (launch {launch.nth} of graph {launch.graph} {launch.direction}, call {launch.call})"
+    lines = kernel.source[:_MOST_LINES] if kernel is not None else ()
+    return text + "".join(f"; it computes {line.file}:{line.line} {line.code.strip()}" for line in lines)
+
+
+_CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
+
+
+def _unseen_death(recording: Reader) -> Iterator[str]:
+    """What to do where no launch was seen to run: it may have been one that is not checked."""
+    crashed = signal_name(recording.program.signal or 0) in _CRASHES
+    if crashed and recording.coverage().kernels and recording.manifest.options.calls is not None:
+        yield (
+            "no launch of a checked call was running: it died in another call (`--calls all` checks each), or outside "
+            "of compiled code, where torchsan runs the graph, too (`--check memory` does not)"
+        )
 
 
 def _about(number: int) -> str:

@@ -264,11 +264,14 @@ def readme(
         ]
     if isinstance(evidence.get("text"), list):
         parts.append(fenced("text", "\n".join(map(clean, evidence["text"]))))
-    how = "python repro.py          # fails"
-    if REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
+    how = "python repro.py          # fails" if verdict else "python repro.py"
+    if not verdict and not loads:
+        parts.append(LOAD_HINT)
+    if verdict and REGISTRY[finding.check].reproduction is Reproduction.COMPILED:
         how += "\npython repro.py eager    # passes: nothing is compiled"
     if not shows_by_itself(finding):
-        how = f"torchsan run --check {finding.check} repro.py    # PyTorch alone does not notice"
+        how = f"torchsan run --check {finding.check} repro.py"
+        how += "    # PyTorch alone does not notice" if verdict else ""
     parts += ["## How to run", fenced("sh", how)]
     if loads:
         parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
@@ -285,6 +288,12 @@ def readme(
     ]
     parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]
     return "\n\n".join(parts) + "\n"
+
+
+LOAD_HINT = (
+    "If the program changes PyTorch itself, or registers operators, name the module that does: "
+    "`torchsan repro --load MODULE RECORDING`."
+)
 
 
 def _verified(verdict: Verdict) -> str:

@@ -21,6 +21,8 @@ from torchsan.sweep.results import JUDGED, Result
 from torchsan.sweep.triage import Find, State
 
 SWEEP_SCHEMA = 1
+_REASONS = 5
+"""How many reasons why programs were not judged are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,21 @@ def sweep_lines(sweep: Sweep, *, quiet: bool = False) -> Iterator[Line]:
         yield from _find_lines(n, find)
         yield Line("")
     yield Line(clean(sweep_text(sweep)), STATUS_STYLES[sweep.status])
+    if not quiet:
+        yield from _unjudged_lines(sweep)
     if sweep.folder:
         yield Line(f"results: {clean(sweep.folder)}", "dim")
+
+
+def _unjudged_lines(sweep: Sweep) -> Iterator[Line]:
+    """Why programs were not judged: the most frequent reasons, with a program each."""
+    reasons: dict[str, list[str]] = {}
+    for result in sweep.results:
+        if result.outcome not in JUDGED:
+            said = [line for line in result.output.splitlines() if line.strip()] or list(result.reasons)
+            reasons.setdefault(said[-1].strip() if said else "", []).append(result.program.name)
+    for reason, names in sorted(reasons.items(), key=lambda pair: -len(pair[1]))[:_REASONS]:
+        yield Line(f"  not judged: {count(len(names), 'program')}, such as {clean(names[0], 80)}: {clean(reason, 200)}")
 
 
 def _find_lines(n: int, find: Find) -> Iterator[Line]:

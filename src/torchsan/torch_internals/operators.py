@@ -144,6 +144,20 @@ class UsersLaunch:
     descriptors: Mapping[str, tuple[int, ...]]
 
 
+def is_view(node: Any) -> bool:
+    """Whether a node of a graph is part of the memory of one that it is given."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.is_mutable and any(a.alias_info is not None for a in schema.arguments)
+
+
+class OutsideOfTensors(Exception):
+    """A kernel reads or writes (`access`) what is in none of its tensors; `where` says which, and of which."""
+
+    def __init__(self, access: str, where: str) -> None:
+        super().__init__(f"it {access} {where}")
+        self.access, self.where = access, where
+
+
 def users_launch(call: Mapping[str, Any]) -> UsersLaunch:
     """What the arguments of the operator mean. Raise NotImplementedError for a descriptor that is not understood."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table

@@ -232,6 +232,14 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         "plant faults that the checks must find",
         {"torch._inductor.graph": "GraphLowering.codegen(self)", "torch._inductor.config": "post_grad_custom_pre_pass"},
     ),
+    (
+        "gaps",
+        "tell what was not compiled",
+        {
+            "torch._dynamo.output_graph": "GraphCompileReason.__post_init__(self)",
+            "torch._dynamo.utils": "CompilationMetrics.create(metrics)",
+        },
+    ),
     ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
 )
 """Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""
@@ -254,4 +262,5 @@ USERS = tuple(dict.fromkeys(user for users, _, _ in _TABLE for user in users.spl
 
 def called(user: str) -> str:
     """How reports call what needs a seam."""
-    return "--watch" if user == "watch" else f"the {user} check" if user in _CHECKS else user
+    names = {"watch": "--watch", "gaps": "graph breaks and recompiles"}
+    return names.get(user) or (f"the {user} check" if user in _CHECKS else user)

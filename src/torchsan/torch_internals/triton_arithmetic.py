@@ -22,6 +22,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 
+from torchsan.torch_internals.operators import OutsideOfTensors
 from torchsan.torch_internals.triton_interpreter import Array, interpreted, mended
 
 
@@ -42,6 +43,8 @@ class Rounding(Protocol):
 _FLOATS = {tl.float16: torch.float16, tl.bfloat16: torch.bfloat16, tl.float32: torch.float32, tl.float64: torch.float64}
 _ROUNDED = (np.add, np.subtract, np.multiply, np.divide, np.fmod)
 _UNROUNDED = (np.floor, np.ceil, np.abs, np.negative)
+_ROOM = 4096
+"""Elements between one tensor and the next: what is just outside of one is not inside of another."""
 _lock = threading.Lock()
 
 
@@ -56,12 +59,14 @@ def interpret(
     dtypes: Mapping[str, torch.dtype],
     rounded: Rounding,
 ) -> None:
-    """Run the function on tensors, which it may overwrite. Raise CannotInterpret, or what the interpreter does.
+    """Run the function on tensors, which it may overwrite.
+
+    Raise CannotInterpret, OutsideOfTensors, or what the interpreter does.
 
     `arguments` are by name; a pair of a tensor and the shape of a block is a descriptor. `dtypes` are those that the
     tensors have in the program.
     """
-    memory = _Memory([a[0] if isinstance(a, tuple) else a for a in arguments.values() if _holds_tensor(a)])
+    memory = _Memory({n: a[0] if isinstance(a, tuple) else a for n, a in arguments.items() if _holds_tensor(a)})
     with _lock, mended(), _in_float64(memory, rounded), np.errstate(all="ignore"):
         language = interpreter._patch_lang(None)
         try:
@@ -86,18 +91,21 @@ def _holds_tensor(argument: Any) -> bool:
 class _Memory:
     """Copies of the storages of some tensors, real numbers in float64, and where they lie."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors: dict[int, torch.Tensor] = {}
         self._copies: dict[int, torch.Tensor] = {}
-        for t in tensors:
+        self._names: dict[int, str] = {}
+        for name, t in tensors.items():
             key = t.untyped_storage().data_ptr()
+            self._names.setdefault(key, name)
             whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage())
             if self._tensors.setdefault(key, whole).dtype is not t.dtype:
                 raise CannotInterpret("tensors of several dtypes share memory")
             if t.is_complex() or (t.is_floating_point() and t.dtype not in _FLOATS.values()):
                 raise CannotInterpret(f"it is given {str(t.dtype).removeprefix('torch.')}")
             wide = torch.float64 if t.is_floating_point() else t.dtype
-            self._copies.setdefault(key, whole.to(device="cpu", dtype=wide, copy=True))
+            if key not in self._copies:
+                self._copies[key] = torch.zeros(whole.numel() + 2 * _ROOM, dtype=wide)[_ROOM:-_ROOM].copy_(whole)
         spans = [(c.data_ptr(), c.data_ptr() + c.numel() * c.element_size()) for c in self._copies.values()]
         self._spans = np.array(spans, dtype=np.uint64).reshape(-1, 2)
 
@@ -121,13 +129,27 @@ class _Memory:
         return interpreter._implicit_cvt(value)
 
     def check(self, addresses: Array, mask: Array, width: int, what: str) -> None:
-        """Raise CannotInterpret if one of the lanes that run is outside of all the tensors."""
+        """Raise OutsideOfTensors if one of the lanes that run is outside of all the tensors."""
         places = np.asarray(addresses, dtype=np.uint64)[np.broadcast_to(mask, np.shape(addresses))]
         inside = np.zeros(places.shape, dtype=bool)
         for start, end in self._spans:
             inside |= (places >= start) & (places + np.uint64(width) <= end)
         if not inside.all():
-            raise CannotInterpret(f"it {what} outside of its tensors")
+            raise OutsideOfTensors(what, self._where(places[~inside].astype(np.int64), width))
+
+    def _where(self, places: Array, width: int) -> str:
+        """Where these are, told of the tensor that is nearest to the first of them."""
+        spans = self._spans.astype(np.int64)
+        if not len(spans):
+            return "without a tensor"
+        before, after = spans[:, 0] - places[0], places[0] - spans[:, 1]
+        nearest = int(np.argmin(np.maximum(before, after)))
+        start, end = spans[nearest]
+        name = list(self._names.values())[nearest]
+        early = bool(places[0] < start)
+        distance = -(int(places.min() - start) // width) if early else int(places.max() - end) // width + 1
+        far = "1 element" if distance == 1 else f"up to {distance} elements"
+        return f"{far} {'before the start' if early else 'after the end'} of {name}"
 
     def write_back(self) -> None:
         for key, whole in self._tensors.items():

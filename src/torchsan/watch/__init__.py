@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from torchsan.options import Options, Watch
 from torchsan.recording import Writer
+from torchsan.torch_internals.gaps import observe_gaps
 from torchsan.torch_internals.patches import watch_seams
+from torchsan.torch_internals.seams import called
 from torchsan.watch.calls import Timer
 from torchsan.watch.compiled import Programs
 from torchsan.watch.observer import not_checked
 from torchsan.watch.operators import OperatorObserver, observe_operators
+from torchsan.watch.steps import observe_steps
 from torchsan.watch.values import Watcher, passing_probe_to
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
         programs = Programs(recorder, observers)
         stack.callback(programs.detach)
         stack.enter_context(programs.compiles())
+        stack.enter_context(observe_gaps(recorder.gap, partial(_gaps_failed, recorder)))
+        stack.enter_context(observe_steps(recorder))
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
@@ -59,6 +64,10 @@ def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]
                 # First, so that a launch is named before a check has a chance to fail on it.
                 observers = (watcher, *observers)
         yield tuple(observers)
+
+
+def _gaps_failed(recorder: Recorder, error: Exception) -> None:
+    recorder.skipped(called("gaps"), f"torchsan failed: {type(error).__name__}: {error}"[:300])
 
 
 def observe_seams(recorder: Recorder, users: Collection[str]) -> AbstractContextManager[None]:

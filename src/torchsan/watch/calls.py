@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
 from torchsan.options import NEVER, Calls, calls_until, selects_call
+from torchsan.recording.flight import CHECKING, NOTHING, RUNNING
 from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
@@ -20,6 +21,7 @@ from torchsan.watch.pace import MOST_KINDS, Pace
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
+    from torchsan.recording.flight import Flight
     from torchsan.watch.sampling import Sampler
 
 log = logging.getLogger(__name__)
@@ -69,12 +71,14 @@ class ProbedProgram:
         probed: dict[str, Callable[..., Any]],
         observers: Iterable[Observer],
         failed: Failed,
+        flight: Flight | None = None,
         *,
         pace: Pace | None = None,
     ) -> None:
-        """`pace` is for sets of sizes beyond the first."""
+        """`flight` is told which launch runs or is checked; `pace` is for sets of sizes beyond the first."""
         self._program = program
         self._original = original
+        self._flight = flight
         self._probed = probed
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
@@ -107,29 +111,33 @@ class ProbedProgram:
         call = number if known is None else known.calls
         if known is not None:
             known.calls += 1
-        quiet = known is not None and known.quiet > call
-        asked = () if quiet else observers
-        watches = [(o.name, w) for o in asked if (w := self._open(o, 0 if sampled else call)) is not None]
+        quiet = 0 if sampled else self._quiet(known, call)
         start = time.perf_counter()
-        if watches:
-            result = self._watched(args, watches, number)
-            if sampled:
-                self._pace.spent(time.perf_counter() - start)
-            return result
+        if not quiet:
+            asked = 0 if sampled else call
+            watches = [(o.name, w) for o in observers if (w := self._open(o, asked)) is not None]
+            if watches:
+                result = self._watched(args, watches, number)
+                if sampled:
+                    self._pace.spent(time.perf_counter() - start)
+                return result
         result = self._original(args)
-        if not (quiet and self._sized):
-            self._rest(known, call + 1, time.perf_counter() - start)
+        if quiet and (known is None or not self._sized):
+            # Ask nobody until someone wants a call, or until as many calls were made again, or for a while.
+            most = int(_LONGEST_REST / max(time.perf_counter() - start, 1e-6))
+            self._idle = self._rested = min(quiet - 1, self._total, most)
+            if known is not None:
+                known.calls += self._idle
         return result
 
-    def _rest(self, known: _Sizes | None, call: int, seconds: float) -> None:
-        """Ask nobody until someone wants a call, or until as many calls were made again, or for a while."""
+    def _quiet(self, known: _Sizes | None, call: int) -> int:
+        """For how many calls, this one among them, nobody wants to look."""
+        if known is not None and known.quiet > call:
+            return known.quiet - call
         quiet = min((o.quiet(self._program, call) for o in self._observers), default=NEVER)
         if known is not None:
             known.quiet = call + quiet
-        if known is None or not self._sized:
-            self._idle = self._rested = min(quiet, self._total, int(_LONGEST_REST / max(seconds, 1e-6)))
-            if known is not None:
-                known.calls += self._idle
+        return quiet
 
     def _sizes(self, args: list[Any]) -> _Sizes | None:
         """The set of sizes of a call; None for one of too many."""
@@ -148,14 +156,18 @@ class ProbedProgram:
         return self._total
 
     def _watched(self, args: list[Any], watches: list[tuple[str, CallWatch]], number: int) -> Any:
-        running = ProbedCall(self._program, "call", self._probed, watches, self._failed)
+        mark = None if self._flight is None else self._flight.of_call(self._program.ref, number)
+        running = ProbedCall(self._program, "call", self._probed, watches, self._failed, mark)
         with _numbered(self._program.ref, number):
             try:
                 result = running.run(self._original, args)
             except BaseException as e:
                 running.tell("close", e)
                 raise
-            running.tell("close", None)
+            else:
+                running.tell("close", None)
+            finally:
+                running.mark(NOTHING)
         return result
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
@@ -170,7 +182,7 @@ class ProbedProgram:
 class ProbedCall:
     """One function of the program, running. The methods are what the probes call."""
 
-    __slots__ = ("_failed", "_function", "_launched", "_launches", "_probed", "_program", "_steps", "_watches")
+    __slots__ = ("_failed", "_function", "_launched", "_launches", "_mark", "_probed", "_program", "_steps", "_watches")
 
     def __init__(
         self,
@@ -179,9 +191,12 @@ class ProbedCall:
         probed: dict[str, Callable[..., Any]],
         watches: list[tuple[str, CallWatch]],
         failed: Failed,
+        mark: Callable[[int, int], None] | None = None,
     ) -> None:
+        """`mark` is told what is done, running or checking, and of which launch."""
         self._program = program
         self._function = function
+        self._mark = mark
         self._probed = probed
         self._watches = watches
         self._failed = failed
@@ -213,11 +228,14 @@ class ProbedCall:
 
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
         launch = self._launches[nth]
+        self.mark(CHECKING, nth)
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
+        self.mark(RUNNING, nth)
         self._launched = time.perf_counter()
 
     def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
         seconds = time.perf_counter() - self._launched
+        self.mark(CHECKING, nth)
         launch = self._launches[nth]
         self.tell("timed", self._function, launch, seconds)
         self.tell("repeatable", self._function, launch, again)
@@ -238,7 +256,13 @@ class ProbedCall:
             replaced = RuntimeError("it was replaced, as CUDA graphs do, and ran unobserved")
             self._failed(self._program, function, replaced)
             return original(args)
-        return ProbedCall(self._program, function, self._probed, self._watches, self._failed).run(original, args)
+        call = ProbedCall(self._program, function, self._probed, self._watches, self._failed, self._mark)
+        return call.run(original, args)
+
+    def mark(self, doing: int, nth: int = 0) -> None:
+        """Note what is done, for when it kills the process."""
+        if self._mark is not None:
+            self._mark(doing, nth)
 
     def tell(self, method: str, *args: Any) -> None:
         """Pass on to every watch. One that fails is dropped for the rest of the call, and reported."""

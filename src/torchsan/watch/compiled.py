@@ -176,7 +176,8 @@ class Programs:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, pace=self._pace)
+        flight = self._writer.flight
+        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, flight, pace=self._pace)
         module.call = entry
         expect_news()
 

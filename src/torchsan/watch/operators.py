@@ -308,13 +308,14 @@ class SeenCalls:
             # Only inference mode lets these through whole. Where they return an argument as it is, they may.
             operator.wanted = False
             self._observer.not_covered(
-                str(func), "runs as a whole, as in inference mode; the operators in it are not seen"
+                str(func), "ran as one operator, as it does without gradients; the operators inside it were not checked"
             )
             return func(*args, **kwargs)
         if len(operator.seen) >= _MOST[operator.own]:
             operator.wanted = False
             self._observer.not_covered(
-                str(func), f"seen with {len(operator.seen)} kinds of arguments; the others are not looked at"
+                str(func),
+                f"called with more than {len(operator.seen)} kinds of arguments; only the first of them were checked",
             )
             return func(*args, **kwargs)
         many = len(operator.seen) >= MOST_KINDS

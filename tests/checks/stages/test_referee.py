@@ -124,6 +124,17 @@ def test_random_numbers_that_compiled_code_draws_otherwise_are_no_finding() -> N
     assert any("draws random numbers" in s.reason for s in session.coverage.skipped)
 
 
+def test_one_tensor_in_the_place_of_two_that_share_memory_is_no_finding() -> None:
+    def doubled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return y, y.transpose(0, -1)
+
+    function = torch.compile(doubled)
+    assert run(lambda: function(torch.ones(3))).findings == ()
+    first, second = function(torch.ones(3))
+    assert first is second, "else this tests nothing"
+
+
 def test_python_that_gives_another_result_each_time_is_no_finding() -> None:
     import time
 

@@ -22,7 +22,7 @@ def bad(*indices: Any) -> torch.Tensor:
     [
         (bad(slice(None)), "all elements", {"side": "all"}),
         (bad((1, 2)), "one element", {"side": "one"}),
-        (bad((0, 1), (2, 5), (1, 7), (3, 2)), "scattered", {"side": "scattered"}),
+        (bad((0, 1), (2, 5), (1, 7), (3, 2)), "scattered elements", {"side": "scattered"}),
         (bad(2), "all of index 2 of dimension 0", {"side": "index", "index": 2, "whole": True, "dim": 0}),
         (
             bad((2, 3), (2, 4)),

@@ -143,6 +143,32 @@ def test_a_users_kernel_that_writes_out_of_bounds_is_named_with_all_checks_on() 
     assert "beyond writes outside of its tensors" in skipped["stages of graph 0"][0]
 
 
+def test_a_users_kernel_that_reads_out_of_bounds_is_named() -> None:
+    findings, _ = _run(programs.reading_beyond, "values")
+    assert [(f.kind, f.kernel, f.severity) for f in findings] == [
+        ("out-of-bounds-read", "neighbours_0", Severity.ERROR)
+    ]
+    assert findings[0].message == "neighbours_0 reads 1 element after the end of a"
+    assert findings[0].source[0].file.endswith("users_kernels.py")
+
+
+@pytest.mark.parametrize(
+    ("program", "kernel"),
+    [
+        (programs.counted_into_empty, "count_0"),
+        pytest.param(programs.without_its_last_block, "triton_poi_fused_cos_0", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_users_kernel_should_have_written_and_is_read_is_named(program: Program, kernel: str) -> None:
+    findings, _ = _run(program, "memory")
+    assert [(f.kind, f.kernel) for f in findings] == [("uninitialized-read", kernel)]
+
+
+def test_what_a_users_kernel_leaves_unwritten_and_nobody_reads_is_no_error() -> None:
+    findings, _ = _run(programs.a_part_of_a_buffer, "values,stages,memory")
+    assert [f for f in findings if f.severity is not Severity.NOTE] == []
+
+
 def test_a_row_that_pytorch_copies_from_beyond_its_end_is_found() -> None:
     """https://github.com/pytorch/pytorch/issues/192226: the copy of a row that begins inside of its storage."""
     findings, _ = _run(programs.into_a_row, "stages")

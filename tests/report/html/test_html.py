@@ -75,10 +75,11 @@ def test_every_view_by_keyboard(file: Path, open_page: Open) -> None:
     page.wait_for_function("location.hash === '#findings/F1'")
     page.keyboard.press("3")
     shown(page, "program")
+    second = page.locator("td.name a").nth(1).get_attribute("href")
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    page.wait_for_function("location.hash === '#program/0/1'")
+    page.wait_for_function("wanted => location.hash === wanted", arg=second)
     page.keyboard.press("b")
     page.wait_for_function("location.hash === '#program'")
     page.keyboard.press("?")
@@ -157,7 +158,7 @@ def test_a_kernel_leads_to_its_neighbours_its_source_and_its_values(file: Path, 
 def test_kernels_can_be_filtered(file: Path, open_page: Open) -> None:
     page = open_page(file, "#program")
     page.get_by_label("Filter kernels").fill("BUF3")
-    assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_3", "cpp_fused_relu_4"]
+    assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_4", "cpp_fused_relu_3"]
     page.get_by_label("Verdict").select_option("error")
     assert page.locator("td.name").all_inner_texts() == ["cpp_fused_relu_4"]
     page.get_by_label("Filter kernels").fill("nothing like it")
@@ -274,13 +275,32 @@ def test_on_paper_are_verdict_findings_and_kernels(file: Path, open_page: Open) 
     assert page.locator(".paper").count() == 0
 
 
-def test_it_fits_a_narrow_window(file: Path, open_page: Open) -> None:
+@pytest.mark.parametrize("width", [700, 390])
+def test_it_fits_a_narrow_window(file: Path, open_page: Open, width: int) -> None:
     page = open_page(file)
-    page.set_viewport_size({"width": 700, "height": 800})
-    for route, view in [(v, v) for v in VIEWS] + [("program/0/2", "program")]:
+    page.set_viewport_size({"width": width, "height": 800})
+    for route, view in [(v, v) for v in VIEWS] + [("program/0/2", "program"), ("artifacts/0", "artifacts")]:
         page.evaluate(f"location.hash = '#{route}'")
         shown(page, view)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 700, route
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, route
+
+
+def test_many_kernels_are_folded_by_layer_with_those_at_fault_on_top(tmp_path: Path, open_page: Open) -> None:
+    page = open_page(written(big(tmp_path / "run", kernels=100, values=0)), "#program")
+    assert page.locator("td.name").count() == 20
+    assert page.locator("details.layer summary b").all_inner_texts() == [f"layers.{n}" for n in range(5)]
+    page.locator("details.layer summary").first.click()
+    page.wait_for_function("document.querySelectorAll('td.name').length === 36")
+    page.get_by_label("Filter kernels").fill("layers.3")
+    page.wait_for_function("document.querySelectorAll('td.name').length === 20")
+    assert page.locator("details.layer").count() == 0
+
+
+def test_an_artifact_is_reached_by_its_name(file: Path, open_page: Open) -> None:
+    page = open_page(file, "#artifacts/0-forward.cpp_fused_relu_2")
+    page.get_by_role("heading", name="What it costs").wait_for()
+    assert page.locator("article h2").first.inner_text() == "cpp_fused_relu_2"
+    assert page.get_by_role("img", name="What it depends on, and what depends on it").count() == 1
 
 
 def test_a_hostile_recording_shows_as_text_and_runs_nothing(bad_file: Path, open_page: Open) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.report.html.recordings import FORWARD, big, hostile, ordinary
+from tests.report.html.recordings import FORWARD, big, hostile, kernel, ordinary
 from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Writer
-from torchsan.records import GraphId
+from torchsan.records import Check, GraphId, GraphRecord
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.page import Model, build, render_model
-from torchsan.report.html.parts import Launches
-from torchsan.report.html.sources import Cutter, cut
-from torchsan.torch_internals.wrapper.outline import read_wrapper
+from torchsan.report.html.parts import Launches, graph_model
+from torchsan.report.html.sources import Cutter, Lines, cut
+from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
 OLD = Path(__file__).parents[2] / "data" / "recording-schema-1"
 
@@ -165,3 +166,32 @@ def test_the_checked_buffers_of_a_graph_can_be_asked_for(tmp_path: Path) -> None
     assert "buf1" not in recording.checked(GraphId(0), FORWARD)
     assert "buf2" in recording.checked(GraphId(0), FORWARD)
     assert recording.artifacts() == ["graph0-forward.fx.py", "graph0-forward.wrapper.py"]
+
+
+def test_what_each_check_says_of_a_kernel_is_true() -> None:
+    """An operator with several results is checked if these are; one that only one check can look at is so for that."""
+    both = kernel(0, "torch.ops.aten.attention.default", ())
+    random = kernel(1, "aten.randint.low_out", ())
+    record = GraphRecord(
+        id=GraphId(0),
+        direction=FORWARD,
+        kernels=(dataclasses.replace(both, writes=("buf0",)), dataclasses.replace(random, writes=("buf3",))),
+        buffers=("buf1", "buf2", "buf3"),
+        artifacts={},
+    )
+    checked = {Check.VALUES: frozenset({"buf1", "buf2"}), Check.MEMORY: frozenset({"buf1", "buf3"})}
+    model = graph_model(
+        record,
+        findings=[],
+        times={},
+        values=[],
+        checked=checked,
+        wrapper=Wrapper(aliases={"buf1": "buf0", "buf2": "buf0"}),
+        lines=Lines(""),
+    )
+    assert [k["checks"] for k in model["kernels"]] == [
+        {"values": "right", "memory": "partly"},
+        {"values": "unchecked", "memory": "right"},
+    ]
+    assert [k["verdict"] for k in model["kernels"]] == ["partly", "partly"]
+    assert model["checked"] == 3

@@ -238,7 +238,7 @@ def test_atomic_adds_and_the_users_own_triton_kernels() -> None:
     assert put.reads == ("arg2_1", "buf1", "buf3")
     assert put.writes == ("buf3",)
     user = launch(call, "scale_kernel_0")
-    assert user.reads == ("buf3",)  # The other is not written yet.
+    assert user.reads == ("buf3", "buf4")  # Also what is not written yet: the memory check tells whether it does.
     assert user.writes == ("buf3", "buf4")
     assert [x.kernel for x in call.launches() if x.users_own] == ["scale_kernel_0"]
     assert [x.kernel for x in call.launches()][:2] == ["aten.zero_", "aten.zero_"]

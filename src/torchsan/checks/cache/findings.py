@@ -38,6 +38,12 @@ def stale(found: CachedCode, differences: Sequence[Difference]) -> Finding:
         "differs": _what_differs(found),
         "clear": f"rm -r {_root(found.folder)}, or TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 for one run",
     }
+    evidence["text"] = [
+        *(["the cached code and the fresh code:", *str(evidence["diff"]).splitlines()] if evidence["diff"] else []),
+        f"what may be the reason: {', '.join(evidence['differs'])}",
+        f"the entry: {artifact}",
+        f"to clear it: {evidence['clear']}",
+    ]
     where = f"the {found.cache} ({found.key[:12]}…, {age})"
     if not differences:
         message = f"{where} holds other code than a fresh compile gives; its results are the same"
@@ -51,7 +57,8 @@ def stale(found: CachedCode, differences: Sequence[Difference]) -> Finding:
         )
     what = f"{where} holds code that computes something else than a fresh compile"
     made = difference_finding(what, differences, severity=Severity.ERROR, **fields)
-    return replace(made, kind=Kind.STALE_CACHE, check=Check.CACHE, evidence=made.evidence | evidence)
+    text = [*made.evidence["text"], *evidence["text"]]
+    return replace(made, kind=Kind.STALE_CACHE, check=Check.CACHE, evidence=made.evidence | evidence | {"text": text})
 
 
 def _root(folder: Path) -> Path:

@@ -137,7 +137,10 @@ class Initialisation:
         self._suspects, self._before, self._again = {}, {}, None
 
     def returned(self, outputs: Any) -> None:
-        """The caller gets these: what is unwritten in them counts as read."""
+        """The caller gets these: what is unwritten in them counts as read.
+
+        What a user's own kernel leaves unwritten is so in eager mode too, and the caller may know.
+        """
         for tensor in stored_tensors(outputs):
             for block in self._table.holding(tensor):
                 state = self._poisoned.get(block)
@@ -145,7 +148,9 @@ class Initialisation:
                     continue
                 found = self._uncertain(block, state, tensor)
                 if found is not None and block.function == "call":
-                    self._found(block, block.name, found, "they are returned to the caller", None)
+                    users = state.left_by is not None and state.left_by.users_own
+                    severity = Severity.WARNING if users else Severity.ERROR
+                    self._found(block, block.name, found, "they are returned to the caller", None, severity)
 
     def failed(self) -> None:
         """The call failed. If in a launch that was given unwritten elements, they are why: as an index, say."""
@@ -284,7 +289,15 @@ class Initialisation:
             evidence={"elements in gaps": count, "size": list(gaps.size), "strides": list(gaps.strides)},
         )
 
-    def _found(self, block: Block, name: str, where: torch.Tensor, how: str, reader: Launch | None) -> None:
+    def _found(
+        self,
+        block: Block,
+        name: str,
+        where: torch.Tensor,
+        how: str,
+        reader: Launch | None,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
         state = self._poisoned[block]
         self._left.pop(block, None)
         state.complete = True
@@ -296,6 +309,7 @@ class Initialisation:
             f"{who} {elements(count)} of {name} unwritten, and {how}",
             buffer=name,
             launch=reader or writer,
+            severity=severity,
             evidence={
                 "unwritten": count,
                 "elements": block.nbytes // block.dtype.itemsize,

@@ -9,9 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import torch.fx
+
 from torchsan.graphs.nodes import source_lines
 from torchsan.records import KernelRecord, SourceLine
 from torchsan.torch_internals import LoweredGraph
+from torchsan.torch_internals.operators import is_users_kernel, is_view
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
 from torchsan.watch.observer import CompiledProgram
 
@@ -115,8 +118,14 @@ def plan(program: CompiledProgram) -> MemoryPlan:
 
 
 def _left_empty(graph: LoweredGraph, empties: set[str]) -> list[str]:
-    """The buffers that nobody was to write."""
+    """The buffers that nobody was to write. One that is given to a user's Triton kernel was to be written by it."""
+    nodes = [n for n in graph.module.graph.nodes if n.name in empties and not _for_users_kernel(n)]
+    empties = {n.name for n in nodes}
     return [b.name for b in graph.buffers if b.origins and set(b.origins) <= empties]
+
+
+def _for_users_kernel(node: torch.fx.Node) -> bool:
+    return any(is_users_kernel(u.target) or (is_view(u) and _for_users_kernel(u)) for u in node.users)
 
 
 def _hashed(function: Function) -> Iterator[tuple[int, set[str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torchsan.checks.memory.patterns import Damage, Guard, GuardedMemories, guar
 from torchsan.checks.memory.plan import MemoryPlan
 from torchsan.checks.memory.storages import Block, Figures, Origin, StorageTable
 from torchsan.errors import FindingsError
-from torchsan.records import Kind
+from torchsan.records import Check, Kind
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
@@ -83,7 +83,7 @@ class LifetimesWatch(CallWatch):
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
-        self._recorder.checked(ref.id, ref.direction, sorted(self._checked))
+        self._recorder.checked(ref.id, ref.direction, sorted(self._checked), Check.MEMORY)
         if error is not None:
             self._lifetimes.failed(error, self._program.model.functions, self._last)
         else:
@@ -156,6 +156,9 @@ class MemoryWatch(LifetimesWatch):
         with undisturbed():
             self._initialisation.after(function, launch, values)
             self._contents.after(function, launch, values)
+        if self._plan.learnt.overflows:  # Run again, the launch has written there again.
+            for _ in self._damages(function, values):
+                pass
 
     def returning(self, function: str, step: Return, values: Values) -> None:
         with undisturbed():
@@ -190,13 +193,18 @@ class MemoryWatch(LifetimesWatch):
         return True
 
     def _check_guards(self, function: str, launch: Launch, values: Values) -> None:
+        for name, block, damage in self._damages(function, values):
+            self._plan.learnt.overflows = True
+            self._out_of_bounds(launch, block, name, damage)
+
+    def _damages(self, function: str, values: Values) -> Iterator[tuple[str, Block, Damage]]:
+        """What was written into guard zones since the last time; they are whole again afterwards."""
         for name in values:
             for block in self._table.find(function, name):
                 guard = self._guards.get(block)
                 damage = guard.damage() if guard is not None else None
                 if damage is not None:
-                    self._plan.learnt.overflows = True
-                    self._out_of_bounds(launch, block, name, damage)
+                    yield name, block, damage
 
     def _out_of_bounds(self, launch: Launch, block: Block, name: str, damage: Damage) -> None:
         """Report that a launch wrote into the guard zones of a buffer that it was given."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchsan.options import Calls
-from torchsan.records import Direction, GraphRef, Severity, Stage
+from torchsan.records import Check, Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.torch_internals.compiled_calls import observe_compiled_calls
 from torchsan.watch.compiled import graph_record
@@ -102,13 +102,15 @@ class StagesCheck(Observer):
         captured = ladder.dynamo.snapshots[0]
         if writes_attributes(captured.graph, captured.attributes):
             # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
-            self._writer.skipped(f"stages of {label}", "it writes tensors that it was not given but holds itself")
+            self._writer.skipped(
+                f"stages of {label}", "it changes tensors that are not its inputs: a second run would change them twice"
+            )
             return
 
         def checked(direction: Direction, names: list[str]) -> None:
             if not inductor:
                 for ref in refs.values():
-                    self._writer.checked(ref.id, ref.direction, names)
+                    self._writer.checked(ref.id, ref.direction, names, Check.STAGES)
 
         number = next(self._numbers)
 
@@ -129,19 +131,22 @@ class StagesCheck(Observer):
             kernel_of=self._kernel_of,
             noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
             launches=self._launches.setdefault(id(ladder), {}),
+            flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
         )
 
     def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:
         return self._kernels.get(ref, {}).get(node) if ref is not None else None
 
-    def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> bool:
-        """Whether an error in a kernel of these graphs, or in a cache, was found, which names more than this could."""
-        return any(
-            f.severity is Severity.ERROR
-            and (f.stage is Stage.CACHE or (f.stage is Stage.KERNEL and f.graph in refs.values()))
+    def _blames_kernel(self, refs: dict[Direction, GraphRef]) -> str | None:
+        """The error that was found in a kernel of these graphs, or in a cache: it names more than this could."""
+        found = (
+            f.id
             for f in self._writer.findings
+            if f.severity is Severity.ERROR
+            and (f.stage is Stage.CACHE or (f.stage is Stage.KERNEL and f.graph in refs.values()))
         )
+        return next(found, None)
 
     def _record(self, ladder: CompileStages, refs: dict[Direction, GraphRef]) -> None:
         """A graph of another backend than Inductor is a graph of the run too."""

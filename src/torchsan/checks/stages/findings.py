@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,6 +160,7 @@ def stage_finding(
     evidence = found.evidence | {"pass": {"name": after.pass_, "patterns": list(after.patterns)}}
     if previous is not None:
         evidence["diff"] = _diff(previous, after)
+        evidence["text"] = [*evidence["text"], "what it did to the graph:", *evidence["diff"].splitlines()]
     return replace(found, evidence=evidence)
 
 
@@ -172,7 +173,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
         evidence["unnamed"] = why
     message = f"{name} is another than eager's in {differ} of {elements} elements, as rounding may decide: {text}"
     return Finding(
-        kind=Kind.WRONG_VALUES,
+        kind=Kind.PRECISION_LOSS,
         severity=Severity.NOTE,
         check=Check.STAGES,
         stage=Stage.KERNEL,
@@ -202,7 +203,29 @@ def difference_finding(
     names |= {key: fields.pop(key) for key in names if key in fields}
     if (why := why_unnamed(names)) is not None:
         evidence["unnamed"] = why
+    evidence["text"] = list(_text(evidence))
     return Finding(kind=first.kind, check=Check.STAGES, message=message, evidence=evidence, **names, **fields)
+
+
+def _text(evidence: dict[str, Any]) -> Iterator[str]:
+    """The evidence as people read it."""
+    if "compiled" in evidence:
+        values = [f"{name} {_number(evidence[name])}" for name in ("compiled", "eager", "float64") if name in evidence]
+        yield f"at {evidence['first_bad']}: {', '.join(values)}"
+    results = evidence["results"]
+    if len(results) > 1:
+        more = f" and {len(results) - _MOST_RESULTS} more" if len(results) > _MOST_RESULTS else ""
+        yield f"{len(results)} results differ: {', '.join(results[:_MOST_RESULTS])}{more}"
+    if "unnamed" in evidence:
+        yield str(evidence["unnamed"])
+
+
+_MOST_RESULTS = 6
+
+
+def following(finding: Finding, cause: str | None) -> Finding:
+    """Return a finding that follows from another, of this id, if there is one."""
+    return finding if cause is None else replace(finding, evidence=finding.evidence | {"follows": cause})
 
 
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:

@@ -226,7 +226,7 @@ class Search:
 
         def rerun(arithmetic: Arithmetic, seed: int) -> Results:
             if arithmetic is Arithmetic.EXACT and self.exact is None:
-                raise Unavailable("the program has no meaning in float64")
+                raise Unavailable("the program cannot be computed in float64")
             return self._run(graph, None if own_random and arithmetic is Arithmetic.EAGER else arithmetic, seed)
 
         return rerun

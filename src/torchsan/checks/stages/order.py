@@ -122,7 +122,7 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
 
 def _parts(message: str) -> tuple[str, str]:
     """The step that the message of a finding blames, and what it says of the results, if anything."""
-    for words in (" changed what the program computes", " does not compute what the graphs do"):
+    for words in (" changed what the program computes", " returns other values than the graph that it was given"):
         step, found, results = message.partition(f"{words}: ")
         if found:
             return step, results

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,13 +16,22 @@ import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
-from torchsan.checks.stages.findings import difference_finding, flip_note, pair, same, stage_finding, structural
+from torchsan.checks.stages.findings import (
+    difference_finding,
+    flip_note,
+    following,
+    pair,
+    same,
+    stage_finding,
+    structural,
+)
 from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
+from torchsan.recording.flight import Flight
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
@@ -37,9 +47,9 @@ class StagesWatch:
     """One compiled function: checks its first calls, and each whose inputs look like none before.
 
     `report` takes findings, `skipped` what could not be checked and why. `kernels_elsewhere` says whether something
-    else looks at the compiled code itself, `blamed` whether that has found an error in it, `noted` whether it has noted
+    else looks at the compiled code itself, `blamed` which error that has found in it, `noted` whether it has noted
     a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
-    `launches` are reads and writes that changed places in the generated program.
+    `launches` are reads and writes that changed places in the generated program. `flight` is told when a graph is run.
     """
 
     def __init__(
@@ -52,14 +62,16 @@ class StagesWatch:
         skipped: Callable[[str], None],
         checked: Callable[[Direction, list[str]], None],
         kernels_elsewhere: bool,
-        blamed: Callable[[], bool],
+        blamed: Callable[[], str | None],
         kernel_of: Callable[[GraphRef | None, str], str | None],
         noted: Callable[[GraphRef | None], bool],
         launches: Mapping[Direction, tuple[Reordered, ...]],
         unchecked: Callable[[str], None],
+        flight: Flight | None,
     ) -> None:
         self.attention = attention
         self._stages = stages
+        self._flight = flight
         self._refs = refs
         self._report = report
         self.skipped = skipped
@@ -109,7 +121,7 @@ class StagesWatch:
         search, backward = call
         outputs = compiled(*args)
         try:
-            with outside_modes():
+            with outside_modes(), self._marked(search.call.number):
                 with torch.no_grad():
                     self._judge(search.call.results(outputs, args), search, last=backward is None)
                 if backward is not None and not self._wrong:
@@ -123,6 +135,11 @@ class StagesWatch:
             self.skipped(f"torchsan failed: {_short(e)}")
         return outputs
 
+    def _marked(self, number: int) -> AbstractContextManager[None]:
+        """Notes that the graph is run, for when that kills the process."""
+        graph = next(iter(self._refs.values()), None)
+        return nullcontext() if self._flight is None or graph is None else self._flight.checking(graph, number)
+
     def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
@@ -135,7 +152,8 @@ class StagesWatch:
                 self._first = self._first or look_at(args)
             call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
-            _ = search.reference  # Before the program goes on and changes what it reads.
+            with self._marked(number):
+                _ = search.reference  # Before the program goes on and changes what it reads.
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
@@ -198,13 +216,16 @@ class StagesWatch:
             self._blame(Culprit(graph=made, differences=tuple(differences), arithmetic=Arithmetic.EAGER), search)
         elif differences:
             imprecise = differences[0].kind is Kind.PRECISION_LOSS
-            severity = Severity.WARNING if imprecise or self._blamed() else Severity.ERROR
-            what = f"what {self._stages.backend} returned does not compute what the graphs do"
+            cause = self._blamed()
+            severity = Severity.WARNING if imprecise or cause else Severity.ERROR
+            what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
             about = search.computing(differences[0].name)
             fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
             make = partial(difference_finding, what, differences, about=about, **fields)
             moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
-            self._found(Stage.KERNEL, None, search, lambda: order_finding(make(), moved) if moved else make())
+            self._found(
+                Stage.KERNEL, None, search, lambda: following(order_finding(make(), moved) if moved else make(), cause)
+            )
         elif self._note_flip(actual, names, search, direction):
             pass
         elif not self._kernels_elsewhere:

@@ -18,7 +18,7 @@ from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome
-from torchsan.torch_internals.operators import is_users_kernel
+from torchsan.torch_internals.operators import OutsideOfTensors, is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
 
@@ -27,7 +27,7 @@ _KINDS = {
     Outcome.NON_FINITE: (Kind.NON_FINITE, Severity.ERROR),
     Outcome.IMPRECISE: (Kind.PRECISION_LOSS, Severity.WARNING),
     Outcome.EAGER_WRONG: (Kind.WRONG_VALUES, Severity.WARNING),
-    Outcome.UNDECIDED: (Kind.WRONG_VALUES, Severity.NOTE),
+    Outcome.UNDECIDED: (Kind.PRECISION_LOSS, Severity.NOTE),
 }
 
 _SHOWN = 4
@@ -96,6 +96,21 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
     )
 
 
+def outside_finding(program: CompiledProgram, launch: Launch, target: Target, outside: OutsideOfTensors) -> Finding:
+    """The finding that a user's kernel reads what is in none of its tensors."""
+    return _finding(
+        program,
+        launch,
+        [target.node],
+        {"text": ["its own source does so, run by Triton's interpreter with what the program gives it"]},
+        kind=Kind.OUT_OF_BOUNDS_READ,
+        stage=Stage.KERNEL,
+        severity=Severity.ERROR,
+        buffer=target.buffer,
+        message=f"{launch.kernel} reads {outside.where}",
+    )
+
+
 def flip_finding(
     program: CompiledProgram, launch: Launch, target: Target, flip: Flip, differ: int, elements: int
 ) -> Finding:
@@ -107,7 +122,7 @@ def flip_finding(
         launch,
         [flip.node],
         evidence | {"text": [flip_text(evidence["flip"])]},
-        kind=Kind.WRONG_VALUES,
+        kind=Kind.PRECISION_LOSS,
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
@@ -319,10 +334,15 @@ def _short(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
+_NEARLY = 0.9
+"""The share of scattered elements from which on they are `nearly all`."""
+
+
 def where_bad(bad: torch.Tensor) -> dict[str, Any]:
     """Where the bad elements lie, for evidence: `place` for programs, `pattern` for people."""
     place = _place(bad)
-    return {"pattern": _pattern(place), "place": place}
+    nearly = place["side"] == "scattered" and float(bad.double().mean()) > _NEARLY
+    return {"pattern": "nearly all elements" if nearly else _pattern(place), "place": place}
 
 
 def _place(bad: torch.Tensor) -> dict[str, Any]:
@@ -364,4 +384,4 @@ def _pattern(place: dict[str, Any]) -> str:
             return f"the {side} {count} of {size} along dimension {dim}"
         case {"side": "edges", "dim": dim}:
             return f"both edges of dimension {dim}"
-    return "scattered"
+    return "scattered elements"

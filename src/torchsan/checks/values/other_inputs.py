@@ -10,6 +10,7 @@ import torch.fx
 
 from torchsan.checks.values.plan import LaunchPlan
 from torchsan.records import KernelKind
+from torchsan.torch_internals.operators import is_view
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
 
@@ -134,17 +135,12 @@ def _is_exact(node: torch.fx.Node) -> bool:
     if any(_is_inexact(parent) for parent in node.all_input_nodes):
         return False
     known = torch.Tag.pointwise in getattr(target, "tags", ()) and _name(node) not in _DIVISIONS
-    return known or _name(node) in _REDUCTIONS or _is_view(target)
+    return known or _name(node) in _REDUCTIONS or is_view(node)
 
 
 def _is_inexact(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _is_view(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and not schema.is_mutable and any(a.alias_info is not None for a in schema.arguments)
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -13,7 +13,7 @@ import torch.fx
 
 from torchsan.reference.replay import needed
 from torchsan.torch_internals import Buffer, LoweredGraph
-from torchsan.torch_internals.operators import is_users_kernel
+from torchsan.torch_internals.operators import is_users_kernel, is_view
 from torchsan.torch_internals.wrapper.model import KernelDef, Launch
 
 
@@ -82,11 +82,6 @@ def _shares_memory(nodes: Iterable[torch.fx.Node]) -> frozenset[torch.fx.Node]:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack += node.all_input_nodes if _is_view(node) else ()
-            stack += [user for user in node.users if _is_view(user)]
+            stack += node.all_input_nodes if is_view(node) else ()
+            stack += [user for user in node.users if is_view(user)]
     return frozenset(found)
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and not schema.is_mutable and any(a.alias_info is not None for a in schema.arguments)

@@ -15,15 +15,23 @@ import torch.fx
 
 from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
-from torchsan.checks.values.findings import Unsteady, Wrong, findings_for, flip_finding, unsteady_finding
+from torchsan.checks.values.findings import (
+    Unsteady,
+    Wrong,
+    findings_for,
+    flip_finding,
+    outside_finding,
+    unsteady_finding,
+)
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
-from torchsan.records import Finding
+from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Outcome, is_noise
 from torchsan.reference.replay import Replayer
+from torchsan.reference.users_kernels import went_outside
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Launch
@@ -98,6 +106,7 @@ class ValuesWatch(CallWatch):
         self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
         self._too_large = False
+        self._outside: set[int] = set()
 
     def enter(self, function: str, inputs: Values) -> None:
         self._note_layouts(inputs, inputs)
@@ -235,7 +244,7 @@ class ValuesWatch(CallWatch):
         ref = self._program.ref
         if self._looked is not None:
             self._looked(self._seconds)
-        self._writer.checked(ref.id, ref.direction, sorted(self._checked))
+        self._writer.checked(ref.id, ref.direction, sorted(self._checked), Check.VALUES)
 
     def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
@@ -268,6 +277,7 @@ class ValuesWatch(CallWatch):
                 judgement = at.replayer.judge(target.node, actual, thorough=thorough)
             except Unavailable as e:
                 self._skip(target.buffer, str(e))
+                self._report_outside(at, target, e)
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
                 log.debug("cannot replay %s", target.buffer, exc_info=True)
                 self._skip(
@@ -281,6 +291,25 @@ class ValuesWatch(CallWatch):
                 elif not actual.is_floating_point() and not at.start.suspect:
                     self._report_flip(at, target, actual != judgement.eager)
         return wrong
+
+    def _report_outside(self, at: _Launched, target: Target, why: Unavailable) -> None:
+        """Report a read outside of all tensors by a user's kernel: its source, run on copies, does it.
+
+        They are copies of what the program passes, gaps included, or else it may have read those. A write is not
+        reported, because the memory check sees those themselves.
+        """
+        outside = went_outside(why)
+        if outside is None or outside.access != "reads" or at.launch.nth in self._outside:
+            return
+        pairs = [
+            (at.values[name], value)
+            for name, held in at.plan.known.items()
+            if isinstance(value := at.start.known.get(held.nodes[0]), torch.Tensor)
+        ]
+        if all(isinstance(real, torch.Tensor) and _room(real) == _room(copy) for real, copy in pairs):
+            self._outside.add(at.launch.nth)
+            finding = outside_finding(self._program, at.launch, target, outside)
+            self._report(self._program, finding, partial(exhibit_of, at.replayer, target.node))
 
     def _report_flip(self, at: _Launched, target: Target, apart: torch.Tensor) -> None:
         """Note where a right result, such as an index, is another than eager's because rounding decides it."""
@@ -374,6 +403,11 @@ def _result(value: Any, target: Target) -> torch.Tensor | None:
     if target.item is not None and isinstance(value, tuple | list):
         value = value[target.item]
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _room(t: torch.Tensor) -> tuple[Any, ...]:
+    """What of its memory can be reached from a tensor."""
+    return (t.stride(), t.storage_offset(), t.untyped_storage().nbytes())
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ def evidence_model(evidence: Mapping[str, Any]) -> dict[str, Any]:
     pictures = [p for p in (_map(evidence), _errors(evidence), _samples(evidence), _bounds(evidence)) if p]
     pictures += [p for p in (_diff(evidence), _chain(evidence), _table(evidence)) if p]
     text = evidence.get("text")
-    shown = {"picture", "text", "launch", *(key for p in pictures for key in p.pop("keys"))}
+    shown = {"picture", "text", "launch", "follows", *(key for p in pictures for key in p.pop("keys"))}
     return {
         "text": [cut(str(line)) for line in text[:40]] if isinstance(text, list) else [],
         "pictures": pictures,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import html
 import json
 import re
@@ -15,13 +14,12 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from torchsan._version import __version__
 from torchsan.recording import Reader
-from torchsan.records import Finding, Watched, decode, encode
-from torchsan.report.findings import skipped_by_reason
+from torchsan.records import Check, Finding, Gap, SourceLine, Watched, decode, encode
+from torchsan.report.findings import began_at, skipped_by_reason, when_text
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.nodes import node_table, recorded_nodes
 from torchsan.report.html.parts import (
@@ -34,6 +32,7 @@ from torchsan.report.html.parts import (
     memory_part,
     values_part,
 )
+from torchsan.report.html.plain import digest, static
 from torchsan.report.html.sources import Artifacts, Cutter, Lines, cut, cut_all
 from torchsan.report.verdict import verdict
 from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
@@ -55,10 +54,10 @@ def render_model(model: Model) -> str:
     base64. The policy allows our script and our style by their hashes, and nothing else: no network, no other script,
     no markup made from text.
     """
-    style = _static("report.css")
-    script = "\n".join(["(() => {", '"use strict";', *(_static(f"{n}.js") for n in _SCRIPTS + _SCRIPTS_LAST), "})();"])
+    style = static("report.css")
+    script = "\n".join(["(() => {", '"use strict";', *(static(f"{n}.js") for n in _SCRIPTS + _SCRIPTS_LAST), "})();"])
     policy = (
-        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'; "
+        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     title = f"torchsan: {model.index['verdict']['status']}: {model.index['run']['command']}"
@@ -71,15 +70,7 @@ def render_model(model: Model) -> str:
         "DATA": "\n".join(data),
         "SCRIPT": script,
     }
-    return re.sub(f"%({'|'.join(places)})%", lambda place: places[place[1]], _static("page.html")) + "\n"
-
-
-def _static(name: str) -> str:
-    return resources.files("torchsan.report.html").joinpath("static", name).read_text(encoding="utf-8").strip()
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return re.sub(f"%({'|'.join(places)})%", lambda place: places[place[1]], static("page.html")) + "\n"
 
 
 def _json(value: Any) -> str:
@@ -120,14 +111,16 @@ def build(recording: Reader) -> Model:
     parts["memory"] = memory
     kept = _kept(recording)
     launches = [Launches(graph) for graph in graphs]
-    findings = [_finding(f, launches, positions, lines) | {"repro": f.id in kept} for f in recording.findings()]
+    began = began_at(recording.manifest)
+    findings = [_finding(f, launches, positions, lines, began) | {"repro": f.id in kept} for f in recording.findings()]
+    coverage = _coverage(recording, lines)
     artifacts.add_others()
     artifacts.add_files(lines)
     index = {
         "torchsan": __version__,
         "run": _run(recording),
         "verdict": _verdict(recording),
-        "coverage": _coverage(recording),
+        "coverage": coverage,
         "findings": findings,
         "graphs": shown,
         "lines": lines.table(),
@@ -165,7 +158,7 @@ def _graphs(
             findings=findings[key],
             times=times.get(key, {}),
             values=seen[key],
-            checked=recording.checked(graph.id, graph.direction),
+            checked={check: recording.checked(graph.id, graph.direction, check) for check in _looking(recording)},
             wrapper=wrapper,
             lines=lines,
             most=left,
@@ -176,8 +169,13 @@ def _graphs(
     return shown
 
 
+def _looking(recording: Reader) -> list[Check]:
+    """The checks of a run that look at what single kernels compute."""
+    return [check for check in (Check.VALUES, Check.MEMORY) if check in recording.manifest.options.check]
+
+
 def _finding(
-    finding: Finding, graphs: Sequence[Launches], positions: dict[GraphKey, int], lines: Lines
+    finding: Finding, graphs: Sequence[Launches], positions: dict[GraphKey, int], lines: Lines, began: float | None
 ) -> dict[str, Any]:
     ref = finding.graph
     place = positions.get((ref.id, ref.direction.value)) if ref is not None else None
@@ -197,6 +195,8 @@ def _finding(
         "ops": cut_all(finding.ops, 100),
         "source": lines.numbers(finding.source[:50]),
         "message": cut(finding.message, 1500),
+        "when": cut(when_text(finding, began), 200),
+        "follows": cut(str(finding.evidence["follows"]), 20) if finding.evidence.get("follows") else None,
         **evidence_model(finding.evidence),
     }
 
@@ -230,11 +230,23 @@ def _verdict(recording: Reader) -> dict[str, Any]:
     }
 
 
-def _coverage(recording: Reader) -> dict[str, Any]:
+_MOST_GAPS = 500
+
+
+def _coverage(recording: Reader, lines: Lines) -> dict[str, Any]:
     coverage = recording.coverage()
     ordered = skipped_by_reason(coverage)
     return {
         **{k: getattr(coverage, k) for k in ("graphs", "kernels", "buffers", "buffers_checked", "ops_checked")},
         "skipped": [[cut(reason, 1000), len(what), cut_all(what, 200)] for reason, what in ordered[:200]],
         "reasons": len(ordered),
+        "gaps": [
+            [gap.kind.value, cut(gap.function, 200), _line(gap, lines), cut(gap.reason, 500), gap.times]
+            for gap in coverage.gaps[:_MOST_GAPS]
+        ],
+        "calls": [[c.graph, c.direction.value, c.seen, c.checked] for c in recording.calls()[:_MOST_GAPS]],
     }
+
+
+def _line(gap: Gap, lines: Lines) -> int | None:
+    return lines.number(SourceLine(file=gap.file, line=gap.line, code=gap.code)) if gap.file else None

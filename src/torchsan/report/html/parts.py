@@ -9,6 +9,7 @@ from typing import Any
 from torchsan.recording import Reader
 from torchsan.records import (
     CallTimes,
+    Check,
     Finding,
     GraphRecord,
     KernelRecord,
@@ -109,12 +110,15 @@ def graph_model(
     findings: Sequence[Finding],
     times: Mapping[int, LaunchTime],
     values: Sequence[Watched],
-    checked: frozenset[str],
+    checked: Mapping[Check, frozenset[str]],
     wrapper: Wrapper,
     lines: Lines,
     most: int = MOST_KERNELS,
 ) -> dict[str, Any]:
-    """Return what the page shows of a graph, of `most` kernels. `findings` and `values` are those of this graph."""
+    """Return what the page shows of a graph, of `most` kernels. `findings` and `values` are those of this graph.
+
+    `checked` are the buffers that each check has looked at which looks at buffers.
+    """
     blamed: dict[int, list[Finding]] = defaultdict(list)
     launches = Launches(graph)
     for finding in findings:
@@ -123,6 +127,11 @@ def graph_model(
             blamed[nth].append(finding)
     came_from, goes_to = _flow(graph.kernels, wrapper.aliases)
     wanted = set(graph.buffers)
+    parts: dict[str, set[str]] = defaultdict(set)  # What an operator with several results has returned is unpacked.
+    for name in wanted:
+        parts[wrapper.aliases.get(name, name)].add(name)
+    results = {k.nth: {part for n in k.writes for part in ({n} & wanted or parts[n])} for k in graph.kernels}
+    verdicts = {k.nth: _verdicts(results[k.nth], blamed[k.nth], checked) for k in graph.kernels[:most]}
     ranges = _ranges(values)
     return {
         "id": graph.id,
@@ -130,7 +139,7 @@ def graph_model(
         "seconds": number(graph.compile_seconds, 4),
         "inputs": cut_all(graph.inputs, 2000),
         "buffers": len(graph.buffers),
-        "checked": len(checked & wanted),
+        "checked": len(wanted.intersection(frozenset().union(*checked.values()))),
         "kernels": [
             {
                 "nth": k.nth,
@@ -141,7 +150,8 @@ def graph_model(
                 "nodes": cut_all(k.nodes, _NAMES),
                 "ops": cut_all(k.ops, _NAMES),
                 "source": lines.numbers(k.source[:_NAMES]),
-                "verdict": _verdict(k, blamed[k.nth], checked, wanted),
+                "verdict": _verdict(verdicts[k.nth]),
+                "checks": verdicts[k.nth],
                 "findings": [f.id for f in blamed[k.nth]],
                 "line": wrapper.launched.get(k.nth),
                 **_time(times.get(k.nth)),
@@ -160,15 +170,28 @@ def _time(time: LaunchTime | None) -> dict[str, Any]:
     return {"seconds": number(time.seconds, 4), "launches": time.launches, "bytes": moved}
 
 
-def _verdict(kernel: KernelRecord, findings: Sequence[Finding], checked: frozenset[str], wanted: set[str]) -> str:
-    """In one word: `error`, `warning` or `note` of its worst finding, else how much of what it writes was checked."""
+def _verdicts(
+    results: set[str], findings: Sequence[Finding], checked: Mapping[Check, frozenset[str]]
+) -> dict[str, str]:
+    """What each check says of a kernel, in one word: `error`, `warning` or `note` of its worst finding, or else how
+    much it has looked at of what the kernel computes.
+    """
+    verdicts = {}
+    for check, names in checked.items():
+        looked = results & names
+        verdicts[check.value] = "unchecked" if not looked else "right" if looked == results else "partly"
+    for finding in sorted(findings, key=lambda f: f.severity.rank):
+        verdicts[finding.check.value] = finding.severity.value
+    return verdicts
+
+
+def _verdict(verdicts: Mapping[str, str]) -> str:
+    """What all checks together say."""
+    said = set(verdicts.values())
     for severity in Severity:
-        if any(f.severity is severity for f in findings):
+        if severity.value in said:
             return severity.value
-    results = set(kernel.writes) & wanted
-    if not results & checked:
-        return "unchecked"
-    return "right" if results <= checked else "partly"
+    return said.pop() if len(said) == 1 else "partly" if said else "unchecked"
 
 
 def _ranges(values: Iterable[Watched]) -> dict[int, list[Any]]:

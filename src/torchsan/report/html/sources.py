@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.records import SourceLine
-from torchsan.report.findings import visible
+from torchsan.report.findings import shown_file, visible
 from torchsan.torch_internals.wrapper.outline import Wrapper
 
 _DEPTH = 12
@@ -104,7 +105,7 @@ class Lines:
     def names(self) -> list[list[str]]:
         """For each file: its path from the folder that the program ran in, as the user types it, and in full."""
         below = self._cwd.rstrip("/\\") + ("\\" if "\\" in self._cwd else "/")
-        return [[cut(file.removeprefix(below), 300), cut(file, 500)] for file in self.files]
+        return [[cut(shown_file(file.removeprefix(below)), 300), cut(file, 500)] for file in self.files]
 
 
 _KINDS = {"graph": "FX graph", "wrapper": "wrapper"}
@@ -210,6 +211,7 @@ class Artifacts:
             "bytes": len(text.encode("utf-8", "replace")),
             "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
             "cut": len(text) if len(shown) < len(text) else None,
+            "digest": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest(),
         }
         self.found.append(entry)
         return len(self.found) - 1

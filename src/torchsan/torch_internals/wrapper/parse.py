@@ -54,6 +54,7 @@ class Variables:
         # Memory that was handed on while it held a value: an in-place kernel reads that under the new name.
         self._inherited: set[str] = set()
         self._whole: dict[str, str] = {}
+        self._descriptors: dict[str, ast.expr] = {}
 
     def join(self, other: Variables) -> None:
         """Two ways meet again: what either knows may hold."""
@@ -80,6 +81,11 @@ class Variables:
         self.tensors.discard(name)
         self._numbers.add(name)
         return Bind(name=name, line=line)
+
+    def describe(self, name: str, value: ast.expr, line: int) -> Bind:
+        """`name` describes a tensor to a kernel that is given it in its place."""
+        self._descriptors[name] = value
+        return self.bind(name, line)
 
     def alias(self, name: str, source: str, line: int, *, reused: bool, item: int | None = None) -> Alias | Bind:
         """`name` is what `source` was, or one item of it."""
@@ -113,11 +119,15 @@ class Variables:
             return [a for e in value.elts for a in self.arguments(e, written=written, read=read, keyword=keyword)]
         return [self.argument(value, read=read, written=written, keyword=keyword)]
 
-    def argument(self, value: ast.expr, *, read: bool, written: bool, keyword: str | None = None) -> Argument:
-        """One argument of a launch."""
+    def argument(
+        self, value: ast.expr, *, read: bool, written: bool, keyword: str | None = None, filled: bool = True
+    ) -> Argument:
+        """One argument of a launch. `filled` if the launch is known to read nothing that nobody has written."""
+        if isinstance(value, ast.Name):
+            value = self._descriptors.get(value.id, value)
         names = names_in(value)
         base = next((n for n in names if n in self.tensors), None)
-        if written:
+        if written and filled:
             # A kernel may add to what an earlier one left there (atomic adds), so what is there counts as read. What
             # nobody has written can't be: `in_out_ptr` is also what a kernel fills first and reads back later.
             read = base in self._written or (read and base in self._inherited)
@@ -140,7 +150,8 @@ def _fused_arguments(variables: Variables, call: ast.Call, kernel: KernelDef) ->
         # Of a kernel in an unknown language every argument may be read and written.
         written = bool(kernel.writes[i]) if known else kernel.language not in ("cpp", "triton")
         read = kernel.reads[i] if known else True
-        arguments.append(variables.argument(value, read=read, written=written))
+        filled = kernel.language != "triton-user"
+        arguments.append(variables.argument(value, read=read, written=written, filled=filled))
     return tuple(arguments)
 
 
@@ -164,8 +175,11 @@ _GUARDS = (
 )  # fmt: skip
 _DEVICE_CALLS = ("set_device", "synchronize", "wait_stream", "wait_event", "record", "range_push", "range_pop")
 """Methods that arrange devices, streams and profiles, and touch no value."""
-_VIEWS = ("reinterpret_tensor", "copy_if_misaligned")
-_NUMBERS = ("get_raw_stream", "get_external_object_by_index", "max", "min", "align", "torch.Event", "math.")
+_VIEWS = ("reinterpret_tensor", "copy_if_misaligned", "copy_misaligned")  # The last until 2.12.
+_DESCRIPTORS = "triton.tools."
+"""`triton.tools.tensor_descriptor.TensorDescriptor.from_tensor(buf0, [32, 32])`, and older spellings."""
+_STREAMS = ("get_raw_stream", "get_external_object_by_index", "_get_stream_by_index")
+_NUMBERS = (*_STREAMS, "max", "min", "align", "torch.Event", "math.")
 _CONVERSIONS = ("int", "float", "bool")
 """`buf2_selector = int(buf1.item())`: the way that `cond` takes, as a number."""
 
@@ -337,6 +351,8 @@ class _FunctionParser:
             self._variables.allocate(result)
             pool = names_in(call.args[0])[0] if function == "alloc_from_pool" and call.args else None
             return Allocate(name=result, line=node.lineno, pool=pool)
+        if function.startswith(_DESCRIPTORS):
+            return self._variables.describe(result, call, node.lineno)
         if function in _VIEWS and call.args:
             return self._variables.alias(result, names_in(call.args[0])[0], node.lineno, reused=reused)
         return None

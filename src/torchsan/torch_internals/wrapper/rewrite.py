@@ -125,6 +125,9 @@ def _launch(node: ast.stmt, call: ast.Call, launch: Launch) -> list[ast.stmt]:
     after = _tuple(dict.fromkeys([*names, *launch.writes]))
     # Called with other operands by name, it launches the kernel on those instead.
     operands = f" *, {', '.join(f'{n}={n}' for n in names)}" if names else ""
+    if launch.users_own:  # With descriptors made anew, of those.
+        passed = [ast.parse(a.text, mode="eval").body for a in launch.arguments]
+        call = ast.Call(func=call.func, args=passed, keywords=call.keywords)
     again = f"lambda{operands}: {ast.unparse(call)}"
     return [
         _probe(f"before({launch.nth}, {_tuple(names)})", node),

@@ -116,7 +116,7 @@ function setUpPrinting() {
   const paper = h("div", { class: "paper" });
   window.addEventListener("beforeprint", () => {
     paper.replaceChildren();
-    append(paper, [verdictView(), index.findings.slice(0, 50).map((f) => h("article", {}, findingPage(f))), index.graphs.length ? kernelTable(null, "") : null]);
+    append(paper, [verdictView(), index.findings.slice(0, 50).map((f) => h("article", {}, findingPage(f))), index.graphs.length ? kernelTable(null, "", false) : null]);
     document.body.append(paper);
   });
   window.addEventListener("afterprint", () => paper.remove());

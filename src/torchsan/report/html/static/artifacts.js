@@ -18,15 +18,19 @@ function artifactsView(which, line) {
   show();
   const page = number === null ? [h("h2", {}, "Artifacts"), h("p", {}, "Choose one from the list: FX graphs, the wrappers that Inductor generated, their kernels, and the files of yours that they came from. The search field above looks through all names.")]
     : artifactPage(number, line === undefined ? null : Number(line));
-  return h("div", { class: "split" }, h("aside", { "aria-label": "List of artifacts" }, h("h1", {}, `Artifacts (${index.artifacts.length})`), filter, list), h("article", {}, page));
+  return h("div", { class: number === null ? "split" : "split chosen" }, h("aside", { "aria-label": "List of artifacts" }, h("h1", {}, `Artifacts (${index.artifacts.length})`), filter, list), h("article", {}, page));
 }
 
 function artifactNumber(which) {
   if (which === undefined) return null;
   const file = /^file-(\d+)$/.exec(which);
-  const number = file ? index.artifacts.findIndex((a) => a.file === Number(file[1])) : Number(which);
+  let number = file ? index.artifacts.findIndex((a) => a.file === Number(file[1])) : Number(which);
+  if (!Number.isInteger(number)) number = index.artifacts.findIndex((a) => addressOf(a) === which);
   return Number.isInteger(number) && index.artifacts[number] ? number : null;
 }
+
+// An address that stays the same when there are more artifacts: kernels of two graphs may have one name.
+const addressOf = (a) => (a.kind === "kernel" ? `${graphLabel(a.graph).replace(" ", "-")}.${a.name}` : a.name);
 
 function artifactPage(number, line) {
   const a = index.artifacts[number];
@@ -37,13 +41,38 @@ function artifactPage(number, line) {
   return [
     h("h2", {}, a.name),
     facts([
-      ["kind", a.kind], ["path", code(a.path)], ["language", a.language],
+      ["kind", a.kind], ["made by", MADE_BY[a.kind]], ["path", code(a.path)], ["language", a.language], ["sha256", a.digest && code(a.digest)],
+      ["address", link(to("artifacts", addressOf(a)), code(to("artifacts", addressOf(a))))],
       ["size", a.in === undefined ? `${bytes(a.bytes)}, ${count(a.lines, "line")}` : `${count(a.last - a.first + 1, "line")}: ${a.first} to ${a.last} of the wrapper`],
       ["graph", graph ? link(to("program", a.graph), graphLabel(a.graph)) : null],
       ["cut", text.cut ? cutNote(a) : null],
     ]),
-    later(names, (nodes) => [connections(number, a, graph, nodes), artifactSource(number, { at: line, marked: new Set(line === null ? [] : [line]), names: linkedNames(a, graph, nodes) })]),
+    later(names, (nodes) => [purpose(a, graph), connections(number, a, graph, nodes), artifactSource(number, { at: line, marked: new Set(line === null ? [] : [line]), names: linkedNames(a, graph, nodes) })]),
   ];
+}
+
+const MADE_BY = {
+  kernel: "Inductor's code generation, as a part of the wrapper", wrapper: "Inductor's code generation, from the FX graph",
+  "FX graph": "AOTAutograd and Inductor's graph passes: what Inductor generated code for",
+};
+
+// What it is for, what it costs, whether it is safe: of a kernel's launches, or of all launches of the graph.
+function purpose(a, graph) {
+  if (!graph) return null;
+  const launches = a.kind === "kernel" ? graph.kernels.filter((k) => k.name === a.name) : graph.kernels;
+  const lines = [...new Map(launches.flatMap((k) => k.source).map((n) => [lineKey(n), n])).values()];
+  const modules = [...new Set(launches.map(moduleOf).filter(Boolean))];
+  const time = launches.reduce((sum, k) => sum + (k.seconds || 0), 0);
+  const all = index.graphs.flatMap((g) => g.kernels).reduce((sum, k) => sum + (k.seconds || 0), 0);
+  const moved = launches.reduce(([r, w], k) => (k.bytes ? [r + k.bytes[0], w + k.bytes[1]] : [r, w]), [0, 0]);
+  const checks = [...new Set(launches.flatMap((k) => Object.keys(k.checks)))];
+  const tallied = (check) => ["error", "warning", "note", "right", "partly", "unchecked"].map((word) => [word, launches.filter((k) => k.checks[check] === word).length]).filter(([, n]) => n);
+  const mutated = [...new Set(launches.flatMap((k) => k.writes.map((w) => w[0])).filter((name) => graph.inputs.includes(name)))];
+  return h("div", { class: "cards" },
+    h("section", { class: "card" }, h("h3", {}, "What it is for"), facts([["modules", modules.slice(0, 12).join(", ")]]),
+      lines.length ? paged(lines, (n) => h("li", {}, lineText(n)), 6, () => h("ul", { class: "flow" })) : h("p", { class: "dim" }, "no line of yours is known")),
+    h("section", { class: "card" }, h("h3", {}, "What it costs"), time ? facts([["time", `${seconds(time)} in the fastest of the timed calls`], ["share", `${(100 * time / all).toFixed(1)} % of all kernels`], ["bytes", `${bytes(moved[0])} read, ${bytes(moved[1])} written`], ["launches", String(launches.length)]]) : h("p", { class: "dim" }, "it was not timed")),
+    h("section", { class: "card" }, h("h3", {}, "Is it safe?"), facts([...checks.map((check) => [check, tallied(check).map(([word, n]) => h("div", {}, `${n} `, badge(word)))]), ["overwrites", mutated.length ? [code(mutated.join(", ")), ", inputs of the graph"] : null]])));
 }
 
 // The words of a text that lead somewhere: kernels in a wrapper, nodes in a graph.
@@ -75,8 +104,6 @@ function connections(number, a, graph, nodes) {
     defines = launches.map((k) => link(kernelRoute(a.graph, k.nth), `launch #${k.nth}`)).concat([...new Set(launches.flatMap((k) => k.writes.map((w) => w[0])))].map((name) => code(name)));
     depends = [other("wrapper"), other("graph"), ...[...before].map((n) => link(kernelRoute(a.graph, n), `#${n} ${kernelOf(a.graph, n).name}`))];
     related = [...after].map((n) => link(kernelRoute(a.graph, n), `read by #${n} ${kernelOf(a.graph, n).name}`));
-    const lines = new Set(launches.flatMap((k) => k.source));
-    related.push(...[...lines].slice(0, 20).map((n) => link(sourceLine(n).route, `${sourceLine(n).path}:${sourceLine(n).line}`)));
   } else if (a.kind === "wrapper") {
     defines = Object.entries(graph.definitions).map(([name, n]) => link(to("artifacts", n), breakable(name)));
     depends = [other("graph"), ...[...new Set(graph.kernels.filter((k) => k.kind !== "fused").map((k) => k.name))].map((name) => link(to("program", "find", name), name))];
@@ -89,7 +116,26 @@ function connections(number, a, graph, nodes) {
     const found = items.filter(Boolean);
     return h("section", { class: "card" }, h("h3", {}, `${title} (${found.length})`), found.length ? paged(found, (item) => h("li", {}, item), 12, () => h("ul", { class: "flow" })) : h("p", { class: "dim" }, "nothing"));
   };
-  return h("div", { class: "cards" }, group("Defines", defines), group("Depends on", depends), group("Related", [...related, ...findings]));
+  return [picture(a, depends, a.kind === "kernel" ? related : defines), h("div", { class: "cards" }, group("Defines", defines), group("Depends on", depends), group("Related", [...related, ...findings]))];
+}
+
+// What it depends on at the left, what comes of it at the right; the lists below have all of them.
+function picture(a, before, after) {
+  const MOST = 5;
+  const texts = (items) => items.filter(Boolean).slice(0, MOST).map((item) => (item.textContent.length > 34 ? `${item.textContent.slice(0, 33)}…` : item.textContent));
+  const [left, right] = [texts(before), texts(after)];
+  if (!left.length && !right.length) return null;
+  const rows = Math.max(left.length, right.length, 1);
+  const height = rows * 30;
+  const y = (n, of) => (height * (n + 0.5)) / of;
+  const box = (x, at, text) => [svg("rect", { class: "buffer", x, y: at - 12, width: 240, height: 24 }), svg("text", { x: x + 8, y: at + 4 }, text)];
+  const line = (x, from, end, target) => svg("path", { class: "planned", d: `M${x} ${from} C${x + 50} ${from} ${end - 50} ${target} ${end} ${target}` });
+  const middle = height / 2;
+  return h("figure", {}, h("figcaption", {}, h("b", {}, "What it comes from, and what comes of it")),
+    svg("svg", { viewBox: `0 0 960 ${height}`, role: "img", "aria-label": "What it depends on, and what depends on it" },
+      left.map((text, n) => [line(240, y(n, left.length), 360, middle), box(0, y(n, left.length), text)]),
+      right.map((text, n) => [line(600, middle, 720, y(n, right.length)), box(720, y(n, right.length), text)]),
+      box(360, middle, a.name.length > 34 ? `${a.name.slice(0, 33)}…` : a.name)));
 }
 
 // A file of the user's: the lines that the recording knows, with the nodes and kernels that came from them.

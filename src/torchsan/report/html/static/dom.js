@@ -19,7 +19,7 @@ async function unpack(name) {
 // An element that fills itself once its part is there.
 function later(promise, render) {
   const holder = h("div", { class: "later" }, h("p", { class: "dim" }, "…"));
-  promise.then((data) => holder.replaceChildren(...[render(data)].flat())).catch((error) => {
+  promise.then((data) => { const content = render(data); holder.replaceChildren(); append(holder, [content]); }).catch((error) => {
     holder.replaceChildren(h("p", { class: "dim" }, `cannot be shown: ${error.message}`));
   });
   return holder;
@@ -107,6 +107,13 @@ const VERDICTS = {
 function badge(verdict, text) {
   const [sign, words] = VERDICTS[verdict] || ["?", verdict];
   return h("span", { class: `badge ${VERDICTS[verdict] ? verdict : ""}` }, h("span", { "aria-hidden": "true" }, sign), " ", text || words);
+}
+
+// The sign alone, for a column; what it means is its title.
+function sign(verdict) {
+  if (verdict === undefined) return null;
+  const [shown, words] = VERDICTS[verdict] || ["?", verdict];
+  return h("span", { class: `sign ${VERDICTS[verdict] ? verdict : ""}`, title: words, role: "img", "aria-label": words }, shown);
 }
 
 // A long name may be broken after its underscores and dots.

@@ -5,7 +5,7 @@ function findingsView(id) {
   if (!findings.length) return [h("h1", {}, "Findings"), h("p", {}, "Nothing was found."), h("p", {}, link("#verdict", "What was checked"))];
   const chosen = findings.find((f) => f.id === id) || findings[0];
   const item = (f) => h("li", {}, h("a", { href: to("findings", f.id), class: "item", "aria-current": f === chosen ? "true" : null },
-    badge(f.severity, f.id), " ", h("b", {}, f.kind), h("span", { class: "dim" }, breakable(f.kernel || f.pass || f.ops[0] || f.stage || f.check))));
+    badge(f.severity, f.id), " ", h("b", {}, f.kind), h("span", { class: "dim" }, f.follows ? `follows from ${f.follows}: ` : "", breakable(f.kernel || f.pass || f.ops[0] || f.stage || f.check))));
   return h("div", { class: "split" },
     h("aside", { "aria-label": "List of findings" }, h("h1", {}, `Findings (${findings.length})`), paged(ordered(findings, chosen), item, 100, () => h("ul", { class: "items" }))),
     h("article", { "aria-label": `Finding ${chosen.id}` }, findingPage(chosen)));
@@ -23,7 +23,8 @@ function findingPage(f) {
     ["graph", graph === null ? f.label : link(to("program", graph), graphLabel(graph))],
     ["kernel", f.kernel && (f.launch === null ? code(f.kernel) : link(kernelRoute(graph, f.launch), code(f.kernel), ` #${f.launch}`))],
     ["buffer", f.buffer && code(f.buffer)],
-    ["operators", f.ops.length ? f.ops.join(", ") : null],
+    ["operators", f.ops.length ? f.ops.join(", ") : null], ["when", f.when],
+    ["follows from", f.follows && link(to("findings", f.follows), f.follows)],
   ];
   return [
     h("h2", {}, badge(f.severity, f.severity), ` ${f.id}: ${f.kind}`),

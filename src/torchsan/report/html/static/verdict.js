@@ -44,10 +44,12 @@ function verdictView() {
         ["checks", [].concat(run.options.check || []).join(", ")],
         ["graphs", link("#program", coverage.graphs)], ["kernels", link("#program", coverage.kernels)],
         ["buffers", [`${coverage.buffers_checked} of ${coverage.buffers} checked`, meter(share)]],
+        ["calls", coverage.calls.map(([id, direction, seen, checked]) => h("div", {}, `graph ${id} ${direction}: ${checked} of ${seen} checked`))],
         ["operators", `${coverage.ops_checked} checked against their metadata`],
         ["memory", index.memory.calls ? link("#memory", count(index.memory.calls, "call")) : "not followed"],
         ["values", index.values.all ? link("#values", `${index.values.all.toLocaleString("en")} watched`) : "not watched (--watch save)"],
       ])),
+      coverage.gaps.length ? h("section", { class: "card wide", "aria-labelledby": "gaps" }, h("h2", { id: "gaps" }, "What was not compiled, or more than once"), gapList()) : null,
       h("section", { class: "card wide", "aria-labelledby": "skipped" }, h("h2", { id: "skipped" }, "What was not checked"), skippedList())),
   ];
 }
@@ -60,11 +62,21 @@ function meter(share) {
   return h("div", { class: "meter", "aria-hidden": "true" }, h("div", { style: { width: `${Math.round(100 * share)}%` } }));
 }
 
+const GAPS = { "graph-break": "graph break", recompile: "compiled again", eager: "runs as plain Python" };
+
+function gapList() {
+  const item = ([kind, name, line, reason, times]) => h("li", {}, h("b", {}, GAPS[kind] || kind), name ? [" in ", code(name)] : null, times > 1 ? ` (${times} times)` : "", ": ", reason,
+    line !== null ? h("div", { class: "dim" }, lineText(line)) : null);
+  return paged(index.coverage.gaps, item, 12, () => h("ul", { class: "found" }));
+}
+
 function foundList() {
-  const { findings } = index;
+  const findings = index.findings.filter((f) => !f.follows);
   if (!findings.length) return h("p", {}, "Nothing.");
+  const follow = (f) => index.findings.filter((other) => other.follows === f.id);
   const item = (f) => h("li", {}, badge(f.severity, f.id), " ", link(to("findings", f.id), f.kind), " ", h("span", {}, f.message),
-    f.source.length ? h("div", { class: "dim" }, lineText(f.source[0])) : null);
+    f.source.length ? h("div", { class: "dim" }, lineText(f.source[0])) : null,
+    follow(f).length ? h("div", { class: "dim" }, "from it follows ", follow(f).map((other, i) => [i ? ", " : "", link(to("findings", other.id), `${other.id} ${other.kind}`)])) : null);
   return paged(findings, item, 12, () => h("ul", { class: "found" }));
 }
 
