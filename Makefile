@@ -49,8 +49,8 @@ test-torch: $(STAMP)  ## the tests with another PyTorch: TORCH=2.15.0
 		&& $$python -m pytest $(WORKERS) $(P)
 
 smoke: $(STAMP)  ## a few minutes of tests with the newest PyTorch that is supported
-	@$(MAKE) --no-print-directory test-torch P="$(SMOKE)" \
-		TORCH=$$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(MATRIX[-1])')
+	@python=$$($(BIN)/python -m tools.torch_env) && echo "== running some tests with the newest PyTorch" \
+		&& $$python -m pytest $(WORKERS) $(SMOKE)
 
 test-matrix: $(STAMP)  ## the tests with each PyTorch that is supported
 	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
@@ -66,7 +66,7 @@ test-triton: $(STAMP)  ## all tests of Triton, also those marked slow, with one 
 	@test -d $(TRITON_HOME)/triton || $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
 		--target $(TRITON_HOME) triton==$(TRITON)
 	@echo "== running the tests of Triton $(TRITON)"
-	@TRITON_DEFAULT_FP_FUSION=1 PYTHONPATH=$(CURDIR)/$(TRITON_HOME) $(PYTEST) -m "" $(TRITON_TESTS)
+	@PYTHONPATH=$(CURDIR)/$(TRITON_HOME) $(PYTEST) -m "" $(TRITON_TESTS)
 
 # Coverage makes everything slower, so that this is not what `make test` runs. P=tests/records measures a part.
 coverage: $(STAMP)  ## how much of the code the tests run, processes that they start included

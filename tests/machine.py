@@ -34,6 +34,7 @@ def prepare() -> str | None:
     os.environ.setdefault(SWITCH, "off")  # Or else the first program of a new PyTorch would be slowed down by it.
     # Planted faults are compiled like any other code: what a cache keeps of one would be given to the next test.
     os.environ[CACHE] = "0"
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # What it is; Triton 3.9 warns that it will change.
     if WITHOUT_AMX.keys() & os.environ.keys() or not advertises_amx() or not matmul_dies():
         return None
     os.environ.update(WITHOUT_AMX)

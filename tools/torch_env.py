@@ -1,5 +1,7 @@
 """Makes an environment with another PyTorch for the tests (`make test-torch TORCH=2.15.0`), and prints its Python.
 
+Without a version it is the newest that is supported. The exit status is 75 if a package could not be had.
+
 `.venvs/<version>` holds that PyTorch and the Triton that it asks for; everything else is `.venv`'s own. PyTorch's
 builds on the package index are for CUDA, and do not load without its libraries, though nothing here calls them: 3 GB
 that all environments share, in `.venvs/libraries`. The version that `constraints.txt` pins is `.venv` itself.
@@ -8,6 +10,7 @@ that all environments share, in `.venvs/libraries`. The version that `constraint
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -48,14 +51,15 @@ def triton_for(requirements: list[str]) -> str | None:
 
 
 def install(*words: str) -> None:
-    """Run pip; once more if that fails, since gigabytes are on their way."""
+    """Run pip; once more if that fails, since gigabytes are on their way. Exit with EX_TEMPFAIL if they do not come."""
     command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-warn-conflicts"]
     for last in (False, True):
         status = subprocess.run([*command, *words], cwd=ROOT, stdout=sys.stderr, check=False).returncode
         if status == 0:
             return
         if last:
-            raise SystemExit(f"torch_env: pip install {' '.join(words)} failed twice, with status {status}")
+            say(f"pip install {' '.join(words)} failed twice, with status {status}")
+            raise SystemExit(os.EX_TEMPFAIL)
         time.sleep(10)
 
 
@@ -103,4 +107,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    print(make(sys.argv[1]))
+    print(make(sys.argv[1] if len(sys.argv) > 1 else MATRIX[-1]))

@@ -61,6 +61,10 @@ class Trial:
         environment |= {
             "TORCHINDUCTOR_CACHE_DIR": str(self._folder),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Half of its time, and nothing that a check looks at: headers compiled once for all programs to come (in a
+            # folder that would stay), and trials of which vector instructions the compiler knows.
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+            "TORCHINDUCTOR_VEC_ISA_OK": "0",
             SWITCH: "off",
         }
         with (self._folder / _ANSWER).open("wb") as answer, (self._folder / _SAID).open("wb") as said:

@@ -97,3 +97,10 @@ def test_operators_are_found_by_name_and_only_those_of_the_dispatcher() -> None:
 def test_a_probe_is_a_copy_to_others() -> None:
     call = OperatorCall(name="p", op="torchsan.probe.default", args=({"node": "x"}, "name"))
     assert without_probe(call) == OperatorCall(name="p", op="aten.clone.default", args=({"node": "x"},))
+
+
+def test_a_users_triton_kernel_is_not_kept() -> None:
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+
+    with pytest.raises(Unrepresentable, match="a Triton kernel of your own, whose code no recording keeps"):
+        encode_call("k", triton_kernel_wrapper_mutation, (), {"kwargs": {}}, lambda n: n, lambda n: n)

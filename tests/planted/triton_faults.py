@@ -137,8 +137,8 @@ FAULTS = [
         name="an_epilogue_turned",
         slow=False,
         program=_with_templates(lambda x, w: (x @ w).relu(), X, W),
-        pattern=r"triton_helpers\.maximum\(",
-        wrong="triton_helpers.minimum(",
+        pattern=r"\b(triton_helpers|tl)\.maximum\(",  # before 2.15, and since
+        wrong=r"\1.minimum(",
         ops=_ops("relu.default", "mm.default"),
     ),
     Fault(

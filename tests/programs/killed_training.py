@@ -30,6 +30,7 @@ from torchsan.cli.main import main
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Writer
 from torchsan.recording.log import EventLog
+from torchsan.reference.isolation import start_autograd
 from torchsan.session import session
 from torchsan.torch_internals.inductor import COMPILER_MODULES
 
@@ -43,6 +44,7 @@ class Training:
 
     def __init__(self, out: Path) -> None:
         torch.manual_seed(0)
+        start_autograd()  # It trains on in forks of this process.
         self.session = session(check=("values", "memory"), watch="names", out=out, calls="all")
         self.session.open()
         assert isinstance(self.session._recorder, Writer)

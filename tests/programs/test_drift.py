@@ -16,6 +16,7 @@ import torch
 
 import torchsan
 from tests.machine import CACHE
+from tests.planted.plant import planted
 from torchsan.calls import crossref
 from torchsan.recording import Reader
 from torchsan.report.verdict import verdict
@@ -58,6 +59,9 @@ print(f(torch.tensor([-1.0, 2.0])).tolist())
 """
 
 
+_ONE_MORE = "def replace_random_passes(gm: torch.fx.GraphModule, why: str | None = None)"
+
+
 @pytest.mark.parametrize(
     ("rename", "check", "reasons"),
     [
@@ -76,22 +80,63 @@ print(f(torch.tensor([-1.0, 2.0])).tolist())
             "stages",
             ["the stages check", "GraphTransformObserver.passname, which it needs to tell which pass changed a graph"],
         ),
+        pytest.param(
+            ("def replace_random_passes(gm: torch.fx.GraphModule)", _ONE_MORE, "torch._inductor.fx_passes."),
+            "stages",
+            ["the stages check", "replace_random_passes(gm, why), not (gm)"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("all_py_loaded_overloads", "all_loaded_overloads", "torch._dispatch."),
+            "metadata",
+            ["the metadata check", "has no torch._dispatch.python.all_py_loaded_overloads"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_name_that_was_renamed_turns_off_the_check_that_needs_it(
     tmp_path: Path, rename: tuple[str, str, str], check: str, reasons: list[str]
 ) -> None:
-    (tmp_path / "program.py").write_text(RENAME.format(rename=rename))
+    recording = run_changed(tmp_path, rename, check)
+    skipped = [f"{s.what}: {s.reason}" for s in recording.coverage().skipped]
+    assert any(all(part in line for part in reasons) for line in skipped), skipped
+
+
+def run_changed(folder: Path, change: tuple[str, str, str], check: str) -> Reader:
+    """Run a program with a PyTorch in which a text was replaced: it is incomplete, and runs as it would."""
+    (folder / "program.py").write_text(RENAME.format(rename=change))
     words = [sys.executable, "-m", "torchsan", "run", "--check", check, "--out", "run", "program.py"]
     environment = os.environ | {"PYTHONPATH": str(Path(torchsan.__file__).parents[1]), "TORCHSAN_OPTIONS": ""}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
     assert done.stdout == "[1.0, 3.0]\n"
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stderr
-    recording = Reader(tmp_path / "run")
+    recording = Reader(folder / "run")
     assert verdict(recording).status == "incomplete"
-    skipped = [f"{s.what}: {s.reason}" for s in recording.coverage().skipped]
-    assert any(all(part in line for part in reasons) for line in skipped), skipped
+    return recording
+
+
+@pytest.mark.slow
+def test_a_pytorch_that_goes_another_way_with_the_same_names_is_not_clean(tmp_path: Path) -> None:
+    """The function is there with its name and its parameters, and nothing calls it any more."""
+    inlined = "return getattr(f := type(self)._compile_to_module, '__wrapped__', f)(self)"
+    change = ("return self._compile_to_module()", inlined, "torch._inductor.")
+    recording = run_changed(tmp_path, change, "values,memory")
+    (reason,) = verdict(recording).reasons
+    assert "nothing was compiled by Inductor" in reason
+
+
+def test_a_statement_that_is_not_understood_makes_the_run_incomplete(tmp_path: Path) -> None:
+    def edit(source: str) -> str:
+        return source.replace("        buf0 = ", "        try: arg0_1.dim()\n        finally: pass\n        buf0 = ", 1)
+
+    with torchsan.session(check="memory", out=tmp_path / "run"), planted(edit) as changed:
+        torch.compile(lambda x: x.sin())(torch.ones(4))
+    assert changed
+    outcome = verdict(Reader(tmp_path / "run"))
+    assert (outcome.status, outcome.exit) == ("incomplete", 4)
+    (reason,) = outcome.reasons
+    assert "statement not understood, not observed: try:" in reason
 
 
 @pytest.mark.slow

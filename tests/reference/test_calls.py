@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._debug_mode import DebugMode  # as programs use it that save its logs
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.calls import Inputs, RepeatableCall, fingerprint
+from torchsan.reference.calls import Circumstances, Inputs, RepeatableCall, fingerprint
+from torchsan.reference.twin import random_state
 
 
 def test_inputs_that_overlap_have_copies_that_overlap() -> None:
@@ -109,3 +111,10 @@ def test_an_operator_that_looks_at_bits_has_no_meaning_in_float64() -> None:
     call = RepeatableCall([torch.ones(2)], ["x"], frozenset())
     with pytest.raises(Unavailable, match="bits"):
         call.run(lambda args: args[0].view(torch.int32), Arithmetic.EXACT)
+
+
+def test_what_a_program_logs_of_its_operators_has_none_of_torchsans() -> None:
+    with DebugMode() as debug:
+        Circumstances.now()
+        random_state()
+    assert debug.logs == []

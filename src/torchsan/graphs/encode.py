@@ -11,6 +11,7 @@ import torch.fx
 
 from torchsan.graphs.data import FUNCTIONS, Graph, Keep, NodeKind, Unrepresentable, without_probe
 from torchsan.records import Given, OperatorCall
+from torchsan.torch_internals.operators import is_users_kernel
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTION_NAMES = {function: name for name, function in FUNCTIONS.items()}
@@ -48,6 +49,8 @@ def encode_call(
     number: Callable[[Any], Any],
 ) -> OperatorCall:
     """A call as data, its arguments as `plain` has them. Raise Unrepresentable for what is no operator."""
+    if is_users_kernel(target):
+        raise Unrepresentable("it runs a Triton kernel of your own, whose code no recording keeps")
     plain_args = tuple(plain(a, node, number) for a in args)
     plain_kwargs = {k: plain(v, node, number) for k, v in kwargs.items()}
     if target in _FUNCTION_NAMES:

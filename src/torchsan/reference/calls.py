@@ -45,11 +45,13 @@ class Circumstances:
     @classmethod
     def now(cls) -> Circumstances:
         """Those of the call that is being made."""
+        with outside_modes():  # A mode of the program's, such as DebugMode, would be shown a `detach`.
+            random = torch.get_rng_state()
         return cls(
             grad=torch.is_grad_enabled(),
             inference=torch.is_inference_mode_enabled(),
             autocast=tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
-            random=torch.get_rng_state(),
+            random=random,
         )
 
     @contextmanager

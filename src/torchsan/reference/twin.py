@@ -26,6 +26,7 @@ from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, 
 from torchsan.reference.reachable import Reachable, reachable, returned
 from torchsan.tensors import digest
 from torchsan.torch_internals.compiled_calls import running_eagerly, unwrapped
+from torchsan.torch_internals.operators import outside_modes
 
 _PATIENCE = 30.0
 """Seconds that the program waits for a child after its own call has returned."""
@@ -110,7 +111,8 @@ def _pairs(outputs: Reachable, before: Reachable, related: Callable[[Any, Any], 
 
 def random_state() -> str:
     """A digest of where the random numbers of torch, Python and NumPy stand."""
-    state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
+    with outside_modes():
+        state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
     state.update(repr(random.getstate()).encode())
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:

@@ -121,6 +121,7 @@ class CachedCompiles:
         """See what the caches load until the patches are restored."""
         patches.wrap("torch._inductor.output_code", "CompiledFxGraph.after_deserialization", self._loading)
         patches.wrap("torch._functorch._aot_autograd.autograd_cache", "AOTAutogradCache.try_load", self._try_load)
+        patches.wrap("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", self._note_key)
 
     def _loading(self, original: Callable[..., Any], graph: Any, constants: Any) -> Any:
         looking: list[Any] | None = getattr(self._thread, "looking", None)
@@ -143,21 +144,32 @@ class CachedCompiles:
         finally:
             self._thread.looking = before
 
+    def _note_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        self._thread.key = made[0]
+        return made
+
     def _try_load(self, original: Any, mod: Any, args: Any, config: Any, extra: Any, *rest: Any, **named: Any) -> Any:
         """Look what is there, remember it, and say that there is nothing: the graph is compiled anew, too."""
         with self._looking() as graphs:
-            compiled, _ = original(mod, args, config, extra, *rest, **named)
+            answer = original(mod, args, config, extra, *rest, **named)
+        has_config = isinstance(answer, tuple)  # Since 2.13: what it takes to save comes in a copy of the config.
+        compiled = answer[0] if has_config else answer
         context = _tracing_context()
         if compiled is not None and context is not None:
             try:
                 from torch._functorch._aot_autograd import autograd_cache
 
-                key, _ = autograd_cache.autograd_cache_key(mod, args, config, extra)
+                key = self._thread.key
                 folder = Path(autograd_cache.AOTAutogradCache._get_tmp_dir_for_key(key))
                 self._whole[context] = (key, folder, {_is_backward(g): g for g in graphs})
             except Exception as e:  # noqa: BLE001  # the user's compile must not fail because of torchsan
                 self._failed(e)
-        return None, config  # Without what it takes to save the result: what is there stays.
+        # Without what it takes to save the result: what is there stays.
+        if has_config:
+            return None, config
+        config.cache_info = None
+        return None
 
     def compile(
         self,

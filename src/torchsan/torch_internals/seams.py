@@ -113,7 +113,8 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "CompiledFxGraph.fx_kwargs",
             "torch._functorch._aot_autograd.autograd_cache": "AOTAutogradCache.try_load(mod, args, aot_config, "
             "compiler_config_extra, ...); AOTAutogradCache._get_tmp_dir_for_key(...); "
-            "autograd_cache_key(mod, example_inputs, config, compiler_config_extra)",
+            "autograd_cache_key(...)",
+            "torch._functorch._aot_autograd.schemas": "AOTConfig.cache_info",
             "torch._inductor.codecache": "FxGraphCache._get_tmp_dir_for_key(key)",
             "torch._inductor.cpu_vec_isa": "pick_vec_isa()",
             "torch._inductor.compile_fx": "_compile_fx_inner(...); config.patch(...); V",

@@ -112,7 +112,7 @@ class Programs:
         self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
         for step in model.opaque():
             where = f"graph {record.label}, wrapper line {step.line}"
-            self._writer.skipped(where, f"statement not understood, not observed: {step.text:.120}")
+            not_checked(self._writer, where, f"statement not understood, not observed: {step.text:.120}")
         willing = tuple(o for o in self._able() if self._show(o, program))
         self._probe(program, compile_, willing)
 

@@ -61,7 +61,7 @@ def test_what_each_release_generates_is_understood_without_pytorch() -> None:
     folder = Path(__file__).parents[2] / "data" / "wrappers"
     done = subprocess.run([sys.executable, "-c", _PARSE_ALL, str(folder)], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert {"2.12", "2.13", "2.15"} <= set(found) <= {version.rpartition(".")[0] for version in MATRIX}
+    assert set(found) == {version.rpartition(".")[0] for version in MATRIX}
     for release, files in found.items():
         assert len(files) > 8, release
         for name, (launches, opaque) in files.items():

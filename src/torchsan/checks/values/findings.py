@@ -96,12 +96,14 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
     )
 
 
-def outside_finding(program: CompiledProgram, launch: Launch, target: Target, outside: OutsideOfTensors) -> Finding:
+def outside_finding(
+    program: CompiledProgram, launch: Launch, plan: LaunchPlan, target: Target, outside: OutsideOfTensors
+) -> Finding:
     """The finding that a user's kernel reads what is in none of its tensors."""
     return _finding(
         program,
         launch,
-        [target.node],
+        _in_order(_nodes(plan, target)),
         {"text": ["its own source does so, run by Triton's interpreter with what the program gives it"]},
         kind=Kind.OUT_OF_BOUNDS_READ,
         stage=Stage.KERNEL,

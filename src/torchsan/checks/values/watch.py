@@ -308,7 +308,7 @@ class ValuesWatch(CallWatch):
         ]
         if all(isinstance(real, torch.Tensor) and _room(real) == _room(copy) for real, copy in pairs):
             self._outside.add(at.launch.nth)
-            finding = outside_finding(self._program, at.launch, target, outside)
+            finding = outside_finding(self._program, at.launch, at.plan, target, outside)
             self._report(self._program, finding, partial(exhibit_of, at.replayer, target.node))
 
     def _report_flip(self, at: _Launched, target: Target, apart: torch.Tensor) -> None:
