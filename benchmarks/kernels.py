@@ -1,12 +1,14 @@
 """What the kernel referee finds, and how long it takes.
 
 The wrong kernels of `tests/kernels` (transcription errors, races, memory, cheats), each refereed with only the kernel,
-its reference and one example, beside `torch.allclose` on that example, and `torch.library.opcheck` with the kernel as
-an operator whose fake is the reference. Then the seconds for kernels of 10^4 elements, with at least 24 inputs each.
+its reference and one example, beside `torch.allclose` on that example, `torch.library.opcheck` with the kernel as
+an operator whose fake is the reference, and the sanitizer of triton-viz, if it is installed, on those in Triton.
+Then the seconds for kernels of 10^4 elements, with at least 24 inputs each.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +19,7 @@ import torch
 
 from benchmarks.row import Kind, Record, Row, Skipped
 from benchmarks.timing import timed
-from torchsan.kernels.check import check_kernel
+from torchsan.kernel_report import check_kernel
 from torchsan.kernels.contain import Channel, Child, Gone
 
 __all__ = ["REPETITIONS", "measure"]
@@ -33,7 +35,12 @@ def measure(quick: bool) -> Iterator[Record]:
     wrong = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples, *wrong_torch.CHEATS.samples]
     wrong = wrong[::8] if quick else wrong
     found = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in wrong)
-    for peer, finds in (("`allclose` on one shape", _allclose), ("`opcheck`", _opcheck)):
+    peers = {"`allclose` on one shape": _allclose, "`opcheck`": _opcheck}
+    if importlib.util.find_spec("triton_viz") is not None:
+        peers["the sanitizer of triton-viz"] = _triton_viz
+    else:
+        yield Skipped(what="the sanitizer of triton-viz", why="triton-viz is not installed")
+    for peer, finds in peers.items():
         theirs = sum(not _alone(finds, s) for s in wrong)
         what = f"wrong kernels found, of {len(wrong)}"
         yield Row(what=what, kind=Kind.MORE, unit="kernels", ours=found, peer=peer, theirs=theirs, goal=len(wrong))
@@ -51,7 +58,6 @@ def measure(quick: bool) -> Iterator[Record]:
         sample, goal = samples[name], 5 if name == "vector_add" else 15
         seconds = timed(lambda s=sample, e=example: check_kernel(s.kernel, s.reference, e))  # type: ignore[misc]  # bound now
         yield Row(what=f"Triton `{name}` of 10^4 elements", kind=Kind.LESS, unit="s", ours=seconds, goal=goal)
-    yield Skipped(what="the sanitizer of triton-viz", why="it was not tried")
 
 
 def _alone(finds: Callable[[Any], bool], sample: Any) -> bool:
@@ -60,7 +66,7 @@ def _alone(finds: Callable[[Any], bool], sample: Any) -> bool:
     def work(channel: Channel) -> None:
         torch.set_num_threads(1)
         with ExitStack() as stack:
-            if "triton" in sys.modules:
+            if "triton" in sys.modules and finds is not _triton_viz:
                 from torchsan.torch_internals.triton_interpreter import interpreting
 
                 stack.enter_context(interpreting())
@@ -103,3 +109,20 @@ def _opcheck(sample: Any) -> bool:
     except Exception:  # noqa: BLE001  # that is how it says so
         return False
     return True
+
+
+def _triton_viz(sample: Any) -> bool:
+    """Whether triton-viz sees no access out of bounds on the example; it looks at Triton only."""
+    import triton_viz
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton_viz.clients import Sanitizer
+
+    client = Sanitizer(abort_on_error=False)
+    names = sys.modules[sample.kernel.__module__].__dict__
+    for name, value in list(names.items()):
+        if type(value).__name__ in ("JITFunction", "Autotuner"):
+            function = value.fn if type(value).__name__ == "JITFunction" else value
+            kernel = InterpretedFunction(function) if function is not value else value
+            names[name] = triton_viz.trace(client=client)(kernel)
+    sample.kernel(*sample.make())
+    return not client.records

@@ -27,7 +27,7 @@ from torchsan.session import session
 if TYPE_CHECKING:
     from torchsan.aoti.build import aot_compile
     from torchsan.calls import check_call, crossref
-    from torchsan.kernels.check import KernelReport, check_kernel
+    from torchsan.kernel_report import KernelReport, check_kernel
     from torchsan.ops import insert_memory_steps, loading_from, memory_step, memory_steps, probe, realize
     from torchsan.store import Store
     from torchsan.tensors import compare, describe, digest, summarize
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "torchsan.aoti.build": ("aot_compile",),
     "torchsan.calls": ("check_call", "crossref"),
-    "torchsan.kernels.check": ("KernelReport", "check_kernel"),
+    "torchsan.kernel_report": ("KernelReport", "check_kernel"),
     "torchsan.ops": ("insert_memory_steps", "loading_from", "memory_step", "memory_steps", "probe", "realize"),
     "torchsan.store": ("Store",),
     "torchsan.tensors": ("compare", "describe", "digest", "summarize"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from torchsan.errors import UsageError
-from torchsan.records.finding import RUN_CHECKS, Check, Kind
+from torchsan.records.finding import DEFAULT_CHECKS, Check, Kind
 from torchsan.records.suppression import Suppression
 
 VARIABLE = "TORCHSAN_OPTIONS"
@@ -69,7 +69,7 @@ NEVER = 1 << 62
 class Options:
     """Everything a run can be told. Values are valid by construction when they come from `parse_options`."""
 
-    check: tuple[Check, ...] = RUN_CHECKS
+    check: tuple[Check, ...] = DEFAULT_CHECKS
     watch: Watch = Watch.OFF
     kernels: tuple[str, ...] = ()
     """Globs of kernel names; one with `!` in front excludes. Empty means all."""
@@ -212,10 +212,10 @@ def _words(source: str, name: str, value: Any) -> list[str]:
 def _checks(source: str, name: str, value: Any) -> tuple[Check, ...]:
     words = _words(source, name, value)
     for word in words:
-        if word not in RUN_CHECKS:
-            _unknown(source, "check", word, RUN_CHECKS)
+        if word not in list(Check):
+            _unknown(source, "check", word, Check)
     if not words:
-        _refuse(source, name, value, f"expected at least one of {', '.join(RUN_CHECKS)}")
+        _refuse(source, name, value, f"expected at least one of {', '.join(Check)}")
     return tuple(dict.fromkeys(Check(word) for word in words))
 
 

@@ -14,13 +14,16 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from torchsan.kernels.check import KernelReport
+    from torchsan.kernel_report import KernelReport
     from torchsan.pytest_run import CheckedTest
     from torchsan.session import Session
 
 FLAG, MARKER, FIXTURE = "--torchsan", "torchsan", "torchsan_session"
 REPORT = "--torchsan-report"
-_HELP = "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory,cache, default all"
+_HELP = (
+    "check what torch.compile makes in every test; LIST is any of values,stages,metadata,memory,cache,kernels, "
+    "default all but kernels"
+)
 _MARKER_HELP = (
     "torchsan(check=…, **options): check what torch.compile makes in this test, and fail it if nothing is compiled. "
     "The options are those of torchsan.session()."
@@ -148,7 +151,7 @@ def torchsan_kernel(request: pytest.FixtureRequest) -> Callable[..., KernelRepor
     options = dict(marker.kwargs) if marker is not None else {}
 
     def referee(kernel: Any, reference: Any, inputs: Any, **others: Any) -> KernelReport:
-        from torchsan.kernels.check import check_kernel
+        from torchsan.kernel_report import check_kernel
 
         report = check_kernel(kernel, reference, inputs, **{**options, **others})
         if not report:

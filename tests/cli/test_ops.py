@@ -116,12 +116,49 @@ def test_the_operators_of_a_module_are_checked_as_a_table(tmp_path: Path) -> Non
     done = torchsan_command(tmp_path, "ops", "--no-compile", "mylib")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["operator", "samples", "eager", "functionalized", "decomposition", "status"]
+    assert lines[0].split() == ["operator", "samples", "eager", "functionalized", "decomposition", "kernel", "status"]
     scale = next(line for line in lines if line.startswith("mylib.scale.default"))
     rows = next(line for line in lines if line.startswith("mylib.rows.default"))
-    assert scale.split() == ["mylib.scale.default", "2", "ok", "ok", "none", "ok"]
+    assert scale.split() == ["mylib.scale.default", "2", "ok", "ok", "none", "unreferenced", "ok"]
     assert rows.split()[-1] == "error"
     assert "size of output is [2, 4], its fake kernel says [3, 4]" in done.stdout
+
+
+_KERNELS = """
+import torch
+
+@torch.library.custom_op("mykernels::softplus", mutates_args=())
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    return (1 + x.exp()).log()
+
+@softplus.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+@torch.library.custom_op("mykernels::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    y[: len(y) // 2] = x[: len(y) // 2] / 2
+    return y
+
+@half.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+torchsan_samples = {f"mykernels::{name}": lambda: [(torch.randn(4, 16),)] for name in ("softplus", "half")}
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_of_operators_are_refereed(tmp_path: Path) -> None:
+    """One overflows where the operator that it is named after does not; one leaves memory unwritten."""
+    (tmp_path / "mykernels.py").write_text(_KERNELS)
+    done = torchsan_command(tmp_path, "ops", "--no-compile", "--json", "out.json", "mykernels")
+    assert done.returncode == 1, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())["operators"]
+    kinds = {o["operator"]: {f["kind"] for f in o["findings"] if f["check"] == "kernels"} for o in found}
+    assert "wrong-values" in kinds["mykernels.softplus.default"]
+    assert "uninitialized-read" in kinds["mykernels.half.default"]
 
 
 def test_a_module_without_operators_is_wrong_usage(tmp_path: Path) -> None:

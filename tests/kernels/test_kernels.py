@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 import torchsan
-from tests.kernels import right_torch, wrong_torch
+from tests.kernels import other_styles, right_torch, wrong_torch
 from tests.kernels.samples import Sample, normal
 
 pytest.importorskip("triton")
 from tests.kernels import right_triton, wrong_triton  # needs triton
 
-WRONG = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples]
+WRONG = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples, *other_styles.WRONG.samples]
 CHEATS = wrong_torch.CHEATS.samples
-RIGHT = [*right_triton.RIGHT.samples, *right_torch.RIGHT.samples]
+RIGHT = [*right_triton.RIGHT.samples, *right_torch.RIGHT.samples, *other_styles.RIGHT.samples]
 QUICK = {
     *("vector_add", "sum_under_a_lock", "custom_operator", "load_without_mask", "histogram_without_atomics"),
     *("softmax_without_max", "relu_in_place", "returns_a_view", "kept_by_pointer", "patches_the_reference"),
@@ -60,6 +60,15 @@ def test_native_kernels_are_guarded_and_fenced(name: str, kinds: set[str]) -> No
     kernel = getattr(right_torch.native(), name)
     report = torchsan.check_kernel(kernel, right_torch.REFERENCES[references.get(name, "twice")], (normal(12, 20),))
     assert kinds <= errors(report) if kinds else bool(report), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), other_styles.NATIVE.items())
+def test_extensions_in_c_are_judged_as_any_kernel(name: str, kind: str) -> None:
+    # Strides can only be ignored where an example has some.
+    example = normal(14, 9).t() if name == "ignores_strides" else normal(9, 13)
+    report = torchsan.check_kernel(getattr(other_styles.native(), name), lambda x: 2 * x, (example,))
+    assert kind in errors(report) if kind else bool(report), str(report)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from tests.samples import finding
 from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import Check, Finding, Severity
-from torchsan.records.finding import RUN_CHECKS
+from torchsan.records.finding import DEFAULT_CHECKS
 from torchsan.report.junit import JunitExporter
 
 
@@ -27,7 +27,7 @@ def test_a_check_with_errors_is_a_test_that_fails(tmp_path: Path) -> None:
     found = suite(
         tmp_path / "run", finding(message="off\x00 \ud800 & <b>"), finding(Severity.WARNING, check=Check.MEMORY)
     )
-    assert (found.get("tests"), found.get("failures"), found.get("errors")) == (str(len(RUN_CHECKS)), "1", "0")
+    assert (found.get("tests"), found.get("failures"), found.get("errors")) == (str(len(DEFAULT_CHECKS)), "1", "0")
     failure = found.find("testcase[@classname='torchsan.values']/failure")
     assert failure is not None
     assert failure.get("type") == "wrong-values"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.checks.cache.check import CacheCheck
 from torchsan.checks.collector import Collector
+from torchsan.checks.kernels.check import KernelsCheck
 from torchsan.checks.memory.check import MemoryCheck
 from torchsan.checks.metadata.check import MetadataCheck
 from torchsan.checks.stages.check import StagesCheck
@@ -130,6 +131,21 @@ REGISTRY: Mapping[Check, CheckEntry] = {
         make=lambda options, collector: CacheCheck(
             collector, len(options.calls) if isinstance(options.calls, tuple) else options.calls
         ),
+    ),
+    Check.KERNELS: CheckEntry(
+        summary="kernels that you wrote, operators and Triton, refereed when they are met: "
+        "bounds, races, uninitialised reads, kept results",
+        page="docs/reference/kernels.md",
+        observes=frozenset({Observed.LAUNCHES, Observed.OPERATORS}),
+        kinds=frozenset(
+            {
+                *_VALUES - {Kind.NON_FINITE},
+                *(Kind.METADATA_MISMATCH, Kind.UNDECLARED_MUTATION, Kind.UNDECLARED_ALIAS, Kind.NONDETERMINISTIC),
+                *(Kind.OUT_OF_BOUNDS_WRITE, Kind.OUT_OF_BOUNDS_READ, Kind.UNINITIALIZED_READ, Kind.RACE, Kind.CHEAT),
+            }
+        ),
+        reproduction=Reproduction.OPERATOR,
+        make=lambda options, collector: KernelsCheck(collector, options.calls, alone=options.check == (Check.KERNELS,)),
     ),
 }
 

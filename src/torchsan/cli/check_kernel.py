@@ -11,7 +11,7 @@ from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_t
 from torchsan.report.findings import clean, finding_lines
 
 if TYPE_CHECKING:
-    from torchsan.kernels.check import KernelReport
+    from torchsan.kernel_report import KernelReport
     from torchsan.kernels.referee import Task
 
 _DESCRIPTION = """\
@@ -28,7 +28,7 @@ class _JsonExporter(Exporter["KernelReport"]):
     help = "write the verdict for programs to FILE, or to - for stdout"
 
     def render(self, subject: KernelReport) -> str:
-        from torchsan.kernels.export import as_json
+        from torchsan.kernel_report import as_json
 
         return json_text(as_json(subject))
 
@@ -38,7 +38,7 @@ class _HtmlExporter(Exporter["KernelReport"]):
     help = "write the verdict as a web page"
 
     def render(self, subject: KernelReport) -> str:
-        from torchsan.kernels.export import as_html
+        from torchsan.kernel_report import as_html
 
         return as_html(subject)
 
@@ -48,7 +48,7 @@ class _SarifExporter(Exporter["KernelReport"]):
     help = "write the findings for code scanning"
 
     def render(self, subject: KernelReport) -> str:
-        from torchsan.kernels.export import as_sarif
+        from torchsan.kernel_report import as_sarif
 
         return as_sarif(subject)
 
@@ -97,9 +97,10 @@ def run(args: argparse.Namespace) -> int:
     """Referee the kernel, print the report and return its status: 0, 1, or 4 if nothing could be compared."""
     exports = Exports(EXPORTERS, args)
     task, reference = _task(args)
+    from torchsan.kernel_report import KernelReport
     from torchsan.kernels.check import run as referee
 
-    report = referee(task, name=args.kernel, reference=reference)
+    report = KernelReport.of(referee(task, name=args.kernel, reference=reference))
     exports.write(report)
     if not exports.to_stdout:
         _print(report, quiet=args.quiet)
@@ -125,7 +126,7 @@ def _task(args: argparse.Namespace) -> tuple[Task, str]:
         for word in targets.REFERENCES:
             if hasattr(module, word) and word != name:
                 return targets.made(getattr(module, word), file)
-        return targets.claimed(kernel(), example)
+        return targets.claimed_or_nothing(kernel(), example)
 
     def inputs() -> Any:
         if given is not None:

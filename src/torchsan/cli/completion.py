@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torchsan.options import Watch, When
 from torchsan.records import Kind
-from torchsan.records.finding import RUN_CHECKS
+from torchsan.records.finding import Check
 
 _HOW = {
     "bash": "# torchsan completion bash >> ~/.bashrc",
@@ -51,7 +51,7 @@ def command_flags(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
 def _values() -> dict[str, Sequence[str]]:
     """What may stand after a flag, or after the command `explain`, where that is one of a few words."""
     return {
-        "--check": [str(check) for check in RUN_CHECKS],
+        "--check": [str(check) for check in Check],
         "--watch": [str(level) for level in Watch],
         "--when": [str(when) for when in When],
         "--calls": ["all", "1", "2", "steps:"],

@@ -56,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     flag = parser.add_argument
-    flag("--check", metavar="LIST", help=f"any of {','.join(Check)}; default all")
+    flag("--check", metavar="LIST", help=f"any of {','.join(Check)}; default all but kernels")
     flag("--watch", metavar="LEVEL", help=f"values that kernels read and write: {'|'.join(Watch)}; default off")
     flag("--kernels", metavar="GLOB[,GLOB…]", help="only these kernels; !GLOB excludes")
     flag("--when", metavar="WHEN", help=f"watch {'|'.join(When)} a launch; default both")

@@ -26,8 +26,8 @@ from torchsan.errors import UsageError
 from torchsan.graphs.printed import FxNode
 from torchsan.recording import Reader
 from torchsan.records import KernelRecord, Skipped, SourceLine, encode
+from torchsan.records.program import signal_name
 from torchsan.report.findings import shown_place
-from torchsan.report.verdict import signal_name
 
 SECONDS = 120.0
 """How long to replay, unless asked for otherwise."""

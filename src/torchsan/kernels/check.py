@@ -1,11 +1,10 @@
-"""`torchsan.check_kernel(kernel, reference, inputs)`: is this kernel right?"""
+"""Referees a kernel in a process of its own, and says what was found and what was tried."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,22 +15,17 @@ from torchsan.kernels.referee import Task
 from torchsan.kernels.verdict import referee
 from torchsan.recording import Recorder
 from torchsan.records import Check, Coverage, Finding, Kind, Severity, Skipped, Stage, decode, encode
-from torchsan.report.findings import findings_text, raise_errors
 from torchsan.torch_internals.seams import torch_version
 
 _GRACE = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelReport:
+class Refereed:
     """What was found about a kernel; truthy when it is right.
 
     `tried` says what was tried: the trials with their seeds and outcomes, the inputs that the kernel refused, its
     launches, the versions, and a digest of it all.
-
-    >>> report = torchsan.check_kernel(torch.relu, torch.relu, (torch.randn(9, 10),))
-    >>> report.status
-    'clean'
     """
 
     kernel: str
@@ -55,73 +49,12 @@ class KernelReport:
         """The exit status that goes with it: 0, 1 or 4."""
         return {"clean": 0, "findings": 1, "incomplete": 4}[self.status]
 
-    def raise_if_findings(self) -> None:
-        """Raise FindingsError, with the findings as its text, if there is one of severity `error`."""
-        raise_errors(self.findings, lambda errors: f"{findings_text(errors, 'error', f'in {self.kernel}')}\n")
-
     def __str__(self) -> str:
         counts = f"{self.kernel}: {self.status}, {len(self.tried['trials'])} inputs tried"
         return "\n".join([counts, *(f"{f.id}: {f.severity}: {f.kind}: {f.message}" for f in self.findings)])
 
 
-def check_kernel(
-    kernel: Callable[..., Any],
-    reference: Callable[..., Any] | None,
-    inputs: tuple[Any, ...] | Callable[[int], tuple[Any, ...]],
-    *,
-    seeds: int = 32,
-    seed: int = 0,
-    time: float = 60.0,
-    memory: int = 8 << 30,
-    mutates: tuple[int, ...] = (),
-) -> KernelReport:
-    """Compare a kernel with its reference on inputs that tell, and watch its memory, its races and its honesty.
-
-    `kernel(*args)` and `reference(*args)` return tensors, or write into their arguments and return nothing. `inputs`
-    is an example tuple of arguments, from which others are made, or a function from a seed to such a tuple. Without a
-    reference, the operator is taken that the kernel is named after. At least `seeds` inputs are tried, from `seed` on,
-    as far as `time` (in seconds) lasts; `memory` is what the kernel may use, in bytes; `mutates` are the arguments that
-    it may write although the reference does not.
-
-    The kernel runs in a forked process: it may crash, hang or exit there. Raise UsageError for inputs that the
-    reference does not take.
-
-    >>> assert torchsan.check_kernel(lambda t: t.clamp(min=0), torch.relu, (torch.randn(9, 10),))
-    """
-
-    def given() -> tuple[tuple[Any, ...], Callable[[int], tuple[Any, ...]] | None]:
-        if not callable(inputs):
-            return inputs, None
-        return inputs(seed), inputs
-
-    def right(args: tuple[Any, ...]) -> Callable[..., Any]:
-        if reference is not None:
-            return reference
-        from torchsan.kernels.targets import claimed
-
-        return claimed(kernel, args)
-
-    task = Task(
-        kernel=lambda: kernel,
-        reference=right,
-        inputs=given,
-        seeds=seeds,
-        seed=seed,
-        seconds=time,
-        call_seconds=max(5.0, min(15.0, time / 4)),
-        memory=memory,
-        mutates=frozenset(mutates),
-    )
-    return run(task, name=_name(kernel), reference=_name(reference))
-
-
-def _name(function: Any) -> str:
-    if function is None:
-        return ""
-    return str(getattr(function, "__name__", None) or function)[:200]
-
-
-def run(task: Task, *, name: str, reference: str) -> KernelReport:
+def run(task: Task, *, name: str, reference: str) -> Refereed:
     """Referee in a process of its own, and report. Raise UsageError for inputs or files that cannot be used."""
     with Child(lambda channel: referee(task, channel), memory=2 * task.memory) as child:
         try:
@@ -145,7 +78,7 @@ def run(task: Task, *, name: str, reference: str) -> KernelReport:
     return _report(about.get("name") or name, findings, tried)
 
 
-def _report(name: str, findings: tuple[Finding, ...], tried: dict[str, Any]) -> KernelReport:
+def _report(name: str, findings: tuple[Finding, ...], tried: dict[str, Any]) -> Refereed:
     skipped = [Skipped(what=what, reason=reason) for what, reason in tried["skipped"].items()]
     skipped += [Skipped(what=what, reason=f"the kernel raises {why}") for why, what in tried["rejected"].items()]
     judged = sum(t["outcome"] not in ("refused", "raised", "no result") for t in tried["trials"])
@@ -159,10 +92,10 @@ def _report(name: str, findings: tuple[Finding, ...], tried: dict[str, Any]) -> 
     told = [encode(replace(f, time=None)) for f in findings]  # When it was found is not what was found.
     text = json.dumps([told, tried], sort_keys=True, default=str)
     tried = {**tried, "digest": hashlib.sha256(text.encode()).hexdigest()}
-    return KernelReport(kernel=name, findings=findings, coverage=coverage, tried=tried)
+    return Refereed(kernel=name, findings=findings, coverage=coverage, tried=tried)
 
 
-def _lost(gone: Gone, name: str, reference: str) -> KernelReport:
+def _lost(gone: Gone, name: str, reference: str) -> Refereed:
     """The judging process itself is gone: the reference took it down, or the kernel did."""
     finding = Finding(
         kind=Kind.CHEAT,

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchsan.report.verdict import signal_name
+from torchsan.records.program import signal_name
 
 Message = tuple[dict[str, Any], list[bytes]]
 _LONGEST = 1 << 31

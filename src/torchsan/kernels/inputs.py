@@ -229,6 +229,7 @@ _CHANGES: tuple[Callable[[int, int], int], ...] = (
     lambda s, i: max(1, s - 1),
     lambda s, i: (3, 17, 5, 7, 2)[i % 5],
     lambda s, i: 1,
+    lambda s, i: 6,
     lambda s, i: s if i else 1,
     lambda s, i: 2 * s + 1,
     lambda s, i: s if i % 2 == 0 else 1,

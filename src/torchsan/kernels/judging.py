@@ -15,6 +15,7 @@ from torchsan.reference.arithmetic import Arithmetic, Unavailable, value_noise
 from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.reference.judge import Judgement, Outcome, judge, settle
 from torchsan.torch_internals.dispatch import OperatorMode, pop_mode, push_mode
+from torchsan.torch_internals.fakes import CannotFakeError, known_number, run_fake
 
 _SAMPLES = 8
 _FAILURES = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError, Unavailable, AssertionError)
@@ -38,6 +39,13 @@ class Verdict:
 
 
 RIGHT = Verdict(right=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """In the place of a reference: nothing says what is right; the fake of `operator`, if given, which shapes are."""
+
+    operator: Any = None
 
 
 class Reference:
@@ -98,6 +106,54 @@ class Reference:
 
 def _tensor(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, bool | int | float) else value
+
+
+class Unreferenced:
+    """Asked where nothing says what is right: it knows what an operator declares, and takes all inputs."""
+
+    random = False
+
+    def __init__(self, nothing: Nothing, rebuild: Callable[[Sequence[Any]], Any]) -> None:
+        self._operator, self._rebuild = nothing.operator, rebuild
+        self.operators: Counter[str] = Counter()
+
+    def asked(self, leaves: Leaves, seed: int) -> Unjudged:
+        """What the operator's fake returns for these inputs; nothing if it has none, or its sizes depend on data."""
+        tensors: dict[str, torch.Tensor | None] = {}
+        if self._operator is not None:
+            try:
+                found, _ = flatten(run_fake(self._operator, tuple(self._rebuild(leaves)), {}).result)
+                tensors = {f"output {i}": _without_data(t) for i, t in enumerate(t for t in found if t is not None)}
+            except (CannotFakeError, *_FAILURES):
+                tensors = {}
+        return Unjudged({} if None in tensors.values() else tensors)
+
+
+def _without_data(t: Any) -> torch.Tensor | None:
+    if not isinstance(t, torch.Tensor):
+        return torch.tensor(t, device="meta") if isinstance(t, bool | int | float) else None
+    sizes = [known_number(n) for n in t.shape]
+    known = all(type(n) is int for n in sizes)
+    return torch.empty(sizes, dtype=t.dtype, device="meta") if known else None
+
+
+class Unjudged:
+    """What is known of results that nothing is compared with."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor | None]) -> None:
+        self.results = Results(tensors=tensors)
+        self.outputs = list(tensors)
+        self.written: dict[int, str] = {}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Shape and dtype of a result."""
+        found = self.results.tensors[name]
+        assert found is not None
+        return found
+
+    def judged(self, name: str, actual: torch.Tensor) -> Verdict:
+        """Nobody can say."""
+        return RIGHT
 
 
 class Answer:

@@ -11,7 +11,7 @@ import torch
 
 from torchsan.kernels.arena import PATTERNS
 from torchsan.kernels.inputs import Leaves, Trial
-from torchsan.kernels.judging import Answer, Verdict
+from torchsan.kernels.judging import Answer, Unjudged, Verdict
 from torchsan.kernels.values import TIES
 from torchsan.kernels.wire import Wire, unpack
 from torchsan.records import Kind, SourceLine
@@ -44,7 +44,7 @@ class Case:
 
     trial: Trial
     leaves: Leaves
-    answer: Answer
+    answer: Answer | Unjudged
 
     def text(self) -> str:
         """The inputs in words."""
@@ -334,6 +334,29 @@ def unwritten(said: Said, other: Said) -> Iterator[tuple[int, int, int]]:
         never = (one == PATTERNS["nan"]).all(1) & (two == PATTERNS["number"]).all(1)
         if bool(never.any()):
             yield n, int(never.sum()), a.numel()
+
+
+_FAR = 1e-3
+
+
+def apart(one: Said, two: Said) -> bool:
+    """Whether results differ by more than any order of computing them explains."""
+    pairs = list(zip(one.tensors, two.tensors, strict=False))
+    return len(one.tensors) != len(two.tensors) or any(
+        a.shape != b.shape
+        or not torch.allclose(a.double(), b.double(), rtol=_FAR, atol=_FAR * _size(a), equal_nan=True)
+        for a, b in pairs
+        if not a.is_complex()
+    )
+
+
+def _size(t: torch.Tensor) -> float:
+    finite = t[torch.isfinite(t)].abs()
+    return float(finite.max()) if finite.numel() else 1.0
+
+
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
 def _count(n: int) -> str:

@@ -13,8 +13,8 @@ import torch
 from torchsan.errors import UsageError
 from torchsan.kernels.contain import Channel, Child, Gone
 from torchsan.kernels.inputs import Example, Leaves, Trial, plan, untied
-from torchsan.kernels.judging import Reference
-from torchsan.kernels.observe import Case, Observation, Said, observe, unwritten
+from torchsan.kernels.judging import Nothing, Reference, Unreferenced
+from torchsan.kernels.observe import Case, Observation, Said, apart, observe, unwritten
 from torchsan.kernels.patched import Names
 from torchsan.kernels.values import ORDINARY
 from torchsan.kernels.wire import Wire, pack
@@ -25,6 +25,8 @@ _DEATHS = 4
 """After so many processes that the kernel took down, no more are started."""
 _DEAR = 0.6
 """Seconds of a call that are too many, if the example takes less."""
+BRISK = 0.15
+"""Seconds of a call that many can be made of."""
 _LEAST = 24
 """How many inputs come before everything else that takes time."""
 _ENOUGH = 12
@@ -44,7 +46,7 @@ class Task:
     """
 
     kernel: Callable[[], Callable[..., Any]]
-    reference: Callable[[tuple[Any, ...]], Callable[..., Any]]
+    reference: Callable[[tuple[Any, ...]], Callable[..., Any] | Nothing]
     inputs: Callable[[], tuple[tuple[Any, ...], Callable[[int], tuple[Any, ...]] | None]]
     seeds: int = 32
     seed: int = 0
@@ -52,6 +54,8 @@ class Task:
     call_seconds: float = 15.0
     memory: int = 8 << 30
     mutates: frozenset[int] = frozenset()
+    tentative: Nothing | None = None
+    """In the place of the reference, if the kernel differs from that on the example: then it was a bad guess."""
 
 
 @dataclass(slots=True)
@@ -82,11 +86,18 @@ class Referee:
         args, self._make = task.inputs()
         if not isinstance(args, tuple):
             raise UsageError("the inputs are a tuple of arguments, or a function from a seed to one", slug="bad-inputs")
-        self.example = Example.of(args, fixed=self._make is not None)
+        right = task.reference(args)
+        self.referenced = not isinstance(right, Nothing)
+        # Which other sizes are valid, only a reference can say.
+        self.example = Example.of(args, fixed=self._make is not None or not self.referenced)
         self._args = args
-        self.reference = Reference(task.reference(args), self.example.rebuild)
+        rebuild = self.example.rebuild
+        self.reference = Unreferenced(right, rebuild) if isinstance(right, Nothing) else Reference(right, rebuild)
         self.patched = names.patched()
         self.tried = Tried()
+        if not self.referenced:
+            self.tried.unchecked = ["values"]
+            self.tried.skipped["values"] = "nothing says what the kernel should compute"
         self.about: dict[str, Any] = {}
         self._child: Child | None = None
         self._deaths = 0
@@ -209,6 +220,17 @@ class Referee:
     def _given(self) -> Leaves:
         return self.example.leaves
 
+    def borne_out(self) -> bool:
+        """Whether the kernel gives on the example what the reference gives. Raise Gone or Ended."""
+        try:
+            case = self.case(Trial(seed=self._task.seed, given=True))
+        except UsageError:
+            return False
+        assert case is not None
+        self.start()
+        wrong = {Kind.WRONG_VALUES, Kind.METADATA_MISMATCH}
+        return not any(o.kind in wrong for o in observe(case, self.call(case), self.about, self._task.mutates))
+
     def look(self, case: Case) -> tuple[Said | None, list[Observation]]:
         """Call the kernel for a case and compare; a process that it ends is an observation."""
         try:
@@ -253,9 +275,10 @@ class Referee:
             if reason is not None:
                 self.tried.skipped["more inputs"] = reason
                 break
-            case = None if self._dear(trial) else self.case(trial)
+            case = None if self._dear(trial) else self._cheaper(trial) or self.case(trial)
             if case is None:
                 continue
+            trial = case.trial
             said, found = self.look(case)
             if said is not None and trial.sizes is None:
                 self._seconds = min(self._seconds or 60.0, said.values["seconds"])
@@ -271,6 +294,15 @@ class Referee:
         return trial.sizes is not None and any(
             s > old for s, old in zip(trial.sizes, self.example.symbols, strict=True)
         )
+
+    def _cheaper(self, trial: Trial) -> Case | None:
+        """The trial with fewer rows, where numbers or a layout are tried and a call takes long; None if that is bad."""
+        ordinary = trial.values == ORDINARY and trial.layout == "as given"
+        if self._seconds < BRISK or ordinary or trial.given or trial.sizes is not None or self.example.fixed:
+            return None
+        first, *rest = self.example.symbols or (0,)
+        fewer = max(3, int(first * BRISK / self._seconds / 2))
+        return self.case(replace(trial, sizes=(fewer, *rest))) if fewer < first else None
 
     def _dear(self, trial: Trial) -> bool:
         """Whether a call with these sizes would take too long, judged by the example's: an interpreter is slow."""
@@ -306,11 +338,11 @@ class Referee:
             yield from self._races(case, other)
             if "raised" not in other.values and other.digests != said.digests:
                 yield from self._why(case, said, orders)
-            if orders and said.values["seconds"] < _DEAR / 4:
+            if orders and said.values["seconds"] < BRISK:
                 third = self.call(case, order="shuffled")
                 yield from self._races(case, third)
                 if "raised" not in third.values and third.digests != said.digests:
-                    yield from self._depends(case, third, "the order in which its programs run", Kind.RACE)
+                    yield from self._depends(case, said, third, "the order in which its programs run", Kind.RACE)
         except Gone as gone:
             yield _gone(case, gone)
 
@@ -323,7 +355,7 @@ class Referee:
         same = self.call(case)
         if same.digests != said.digests:
             yield from self._depends(
-                case, same, "when it is called: two calls with the same inputs differ", Kind.NONDETERMINISTIC
+                case, said, same, "when it is called: two calls with the same inputs differ", Kind.NONDETERMINISTIC
             )
             return
         empties = self.call(case, empty="number")
@@ -342,7 +374,7 @@ class Referee:
         if orders:
             backward = self.call(case, order="backward")
             if backward.digests != said.digests:
-                yield from self._depends(case, backward, "the order in which its programs run", Kind.RACE)
+                yield from self._depends(case, said, backward, "the order in which its programs run", Kind.RACE)
 
     def _uninitialised(self, case: Case, said: Said, empties: Said) -> Iterator[Observation]:
         exotic = case.trial.exotic
@@ -368,18 +400,21 @@ class Referee:
                 exotic=exotic,
             )
 
-    def _depends(self, case: Case, other: Said, on: str, kind: Kind) -> Iterator[Observation]:
-        """The result depends on something: an error if one of the results is wrong, and rounding if both are right."""
+    def _depends(self, case: Case, said: Said, other: Said, on: str, kind: Kind) -> Iterator[Observation]:
+        """The result depends on something: an error if one of the results is wrong, and rounding if both are right.
+
+        Where nothing says what is right, it is an error if they are far apart.
+        """
         wrong = [
             o
             for o in observe(case, other, self.about, self._task.mutates)
             if o.kind in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)
         ]
         before = any(o.trial == case.trial and o.kind in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS) for o in self.seen)
-        exact = not any(t.is_floating_point() for t in other.tensors)
+        exact = not any(t.is_floating_point() for t in other.tensors) or (not self.referenced and apart(said, other))
         yield Observation(
             kind=kind,
-            message=f"its result depends on {on}" + ("" if wrong or before else ", by no more than rounding"),
+            message=f"its result depends on {on}" + ("" if wrong or before or exact else ", by no more than rounding"),
             trial=case.trial,
             evidence={"one of them": wrong[0].message} if wrong else {},
             exotic=case.trial.exotic,
@@ -416,10 +451,11 @@ class Referee:
                 case.trial.values != ORDINARY and case.trial.sizes is None and len(pairs) > 2
             ):
                 pairs.append((case, said))
-                if len(pairs) <= 3:
+                if len(pairs) == 1:
                     self.seen += self.repeat(case, said)
-        for case, said in pairs[3:]:
-            if self.left() > self._task.seconds * 0.3 and said.values["seconds"] < _DEAR / 2:
+        quick = [pair for pair in pairs[1:] if pair[1].values["seconds"] < BRISK]
+        for case, said in quick or pairs[1:3]:
+            if self.left() > self._task.seconds * 0.3:
                 self.seen += self.repeat(case, said)
         for case, _ in pairs[:6] if self.native else ():
             if self.left() > self._task.seconds * 0.25:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from torchsan.errors import UsageError
-from torchsan.kernels.worker import schema_of
+from torchsan.kernels.judging import Nothing
+from torchsan.kernels.worker import overload_of, schema_of
 
 KERNELS = ("kernel", "ModelNew", "solution", "forward")
 REFERENCES = ("reference", "ref", "reference_kernel", "Model", "ref_kernel")
@@ -126,6 +127,19 @@ def claimed(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
         "give a reference",
         slug="no-reference",
     )
+
+
+def claimed_or_nothing(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any] | Nothing:
+    """The operator that a kernel is named after; for an operator of a library, what it declares if there is none.
+
+    Raise UsageError if there is nothing at all.
+    """
+    try:
+        return claimed(kernel, args)
+    except UsageError:
+        if schema_of(kernel) is None:
+            raise
+        return Nothing(operator=overload_of(kernel))
 
 
 def _names(name: str) -> list[str]:

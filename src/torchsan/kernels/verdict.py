@@ -40,7 +40,7 @@ def referee(task: Task, channel: Channel) -> None:
     """Referee a kernel, and send what was found: a message for an error of usage, or findings and what was tried."""
     adopt_orphans()
     try:
-        referee = Referee(task)
+        referee = _asking_what_is_right(task)
         try:
             findings = _findings(referee)
         finally:
@@ -58,6 +58,21 @@ def referee(task: Task, channel: Channel) -> None:
         channel.send({"usage": str(e).rpartition(" [")[0] or str(e), "slug": e.slug})
     except Exception:  # noqa: BLE001  # ours: said in the process that the user sees
         channel.send({"usage": traceback.format_exc()[-1500:], "slug": "internal-error"})
+
+
+def _asking_what_is_right(task: Task) -> Referee:
+    """The referee, without a reference that was a guess if the example does not bear it out."""
+    referee = Referee(task)
+    nothing = task.tentative
+    if nothing is None:
+        return referee
+    try:
+        good = referee.borne_out()
+    except (Gone, Ended):
+        good = False
+    finally:
+        referee.stop()
+    return referee if good else Referee(replace(task, reference=lambda _: nothing, tentative=None))
 
 
 def _findings(referee: Referee) -> list[Finding]:
@@ -141,12 +156,14 @@ def _finding(referee: Referee, first: Observation, severity: Severity, all_: lis
     source = smallest.source
     if not source and about.get("file"):
         source = (SourceLine(file=about["file"], line=about["line"]),)
+    name = str(about.get("name") or "the kernel")
+    message = smallest.message if smallest.message.startswith(f"{name}: ") else f"{name}: {smallest.message}"
     shown = [f"{name}: {value}" for name, value in smallest.evidence.items()]
     return Finding(
         kind=smallest.kind,
         severity=severity,
         check=Check.KERNELS,
-        message=f"{about.get('name') or 'the kernel'}: {smallest.message}",
+        message=message,
         stage=Stage.KERNEL,
         kernel=about.get("name"),
         buffer=smallest.buffer,

@@ -67,7 +67,7 @@ class Worker:
         except (TypeError, OSError):
             source = ""
         return {
-            "name": getattr(kernel, "__name__", None) or str(kernel if schema else type(kernel).__name__),
+            "name": schema.name if schema else getattr(kernel, "__name__", None) or type(kernel).__name__,
             "file": code.co_filename if code else "",
             "line": code.co_firstlineno if code else 0,
             "digest": hashlib.sha256(source.encode()).hexdigest() if source else "",
@@ -240,10 +240,14 @@ class Worker:
 
 def schema_of(kernel: Any) -> Any:
     """The schema of an operator of torch.library, however it is given; None for what is none."""
-    overload = getattr(kernel, "_opoverload", kernel)
-    overload = getattr(overload, "default", overload) if hasattr(overload, "overloads") else overload
-    schema = getattr(overload, "_schema", None)
+    schema = getattr(overload_of(kernel), "_schema", None)
     return schema if hasattr(schema, "arguments") else None
+
+
+def overload_of(kernel: Any) -> Any:
+    """The overload behind an operator of torch.library, however it is given; anything else as it is."""
+    overload = getattr(kernel, "_opoverload", kernel)
+    return getattr(overload, "default", overload) if hasattr(overload, "overloads") else overload
 
 
 def _threads() -> int:

@@ -37,8 +37,8 @@ class Check(StrEnum):
     KERNELS = "kernels"
 
 
-RUN_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY, Check.CACHE)
-"""Those that `run` makes; findings of `kernels` come from `check-kernel`."""
+DEFAULT_CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY, Check.CACHE)
+"""Those that `run` makes unless it is told which; `kernels` takes seconds for each kernel, and is to be asked for."""
 
 
 class Stage(StrEnum):

@@ -242,3 +242,13 @@ class StepRecord:
     before: tuple[str, ...]
     gradients: tuple[str, ...]
     parameters: tuple[str, ...]
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGSEGV` for 11, or `signal 77` for one without a name."""
+    from signal import Signals
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -26,7 +26,7 @@ from torchsan.reference.arithmetic import (
     widened,
 )
 from torchsan.reference.random import SharedNumbers
-from torchsan.torch_internals.dispatch import TorchDispatchMode
+from torchsan.torch_internals.dispatch import QuietMode
 from torchsan.torch_internals.operators import is_higher_order, is_users_kernel, outside_modes
 
 _DEVICES = ("cpu", "cuda")
@@ -210,7 +210,7 @@ def _copy(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return t.as_strided((span,), (1,)).to(dtype, copy=True).as_strided(t.size(), t.stride())
 
 
-class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+class Computing(QuietMode):
     """Runs every operator in one arithmetic, and random ones with numbers that all graphs of a compile share."""
 
     supports_higher_order_operators = True
@@ -232,7 +232,7 @@ class Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
         return self._operators.call(func, args, kwargs, partial(_own_dtypes, func, args, kwargs))
 
 
-class _GuardedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+class _GuardedKernels(QuietMode):
     """Runs everything as it is, but the user's Triton kernels on guarded memory."""
 
     supports_higher_order_operators = True

@@ -18,6 +18,7 @@ from torchsan.records import (
     Severity,
     decode,
 )
+from torchsan.records.program import signal_name
 from torchsan.records.suppression import Suppression
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -188,13 +189,3 @@ def _about(number: int) -> str:
         ", an instruction that this processor does not run; if it was a bfloat16 matmul (`torchsan doctor` tries one), "
         f"set {setting}"
     )
-
-
-def signal_name(number: int) -> str:
-    """Return `SIGSEGV` for 11, or `signal 77` for one without a name."""
-    from signal import Signals
-
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"

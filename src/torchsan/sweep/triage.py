@@ -102,7 +102,7 @@ def _severity(broken: Result) -> Severity:
 
 def _said(result: Result) -> str:
     """What a program that broke said last, or how it ended."""
-    from torchsan.report.verdict import signal_name
+    from torchsan.records.program import signal_name
 
     lines = [line.strip() for line in result.output.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Failed|Unsupported)\b", line)]

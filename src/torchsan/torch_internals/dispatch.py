@@ -26,7 +26,30 @@ _is_alias_of: Callable[[Any, Any], bool] = torch._C._is_alias_of  # type: ignore
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
-class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own is untyped
+def hide_from_dynamo(function: Callable[..., Any]) -> None:
+    """Let Dynamo compile neither the function nor what it calls.
+
+    After a graph break it looks at every frame that runs, torchsan's too. The mark is on the code itself: where Dynamo
+    is not at work it costs nothing, and it imports nothing.
+    """
+    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+
+
+class QuietMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own is untyped
+    """A mode that Dynamo does not compile. PyTorch's own way to that costs 3 µs a call, and imports all of Dynamo."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]  # as above
+        hide_from_dynamo(cls.__torch_dispatch__)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class OperatorMode(QuietMode):
     """Passes every call of an operator on plain tensors to `handler`, which runs it. One object a thread.
 
     Calls on fake and functional tensors run as they are: what the compiler traces is not the program. A tensor
@@ -43,10 +66,6 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     def ignore_compile_internals(cls) -> bool:
         """`torch.compile` compiles as if the mode were not there."""
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # `hide_from_dynamo` does it below; PyTorch's own way costs 3 µs a call.
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -67,18 +86,9 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return func(*args, **kwargs)
 
 
-def hide_from_dynamo(function: Callable[..., Any]) -> None:
-    """Let Dynamo compile neither the function nor what it calls.
-
-    After a graph break it looks at every frame that runs, torchsan's too. The mark is on the code itself: where Dynamo
-    is not at work it costs nothing, and it imports nothing.
-    """
-    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-
-    set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
-
-
-hide_from_dynamo(OperatorMode.__torch_dispatch__)
+def call_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator's kernel for the CPU itself, so that the modes of this thread see what it calls."""
+    return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
 
 
 def push_mode(mode: OperatorMode) -> None:

@@ -67,8 +67,8 @@ class Seam:
         return f"{self.module}.{self.name}"
 
 
-_PROGRAMS = "values memory metadata watch"
-_CHECKS = ("values", "stages", "metadata", "memory", "cache")
+_PROGRAMS = "values memory metadata kernels watch"
+_CHECKS = ("values", "stages", "metadata", "memory", "cache", "kernels")
 _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         _PROGRAMS,
@@ -164,7 +164,7 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("stages", "know who runs the backward", {"torch._dynamo.compiled_autograd": "compiled_autograd_enabled"}),
     ("stages", "keep the operators that a finding needs", {"torch.fx.experimental.proxy_tensor": "make_fx(f, ...)"}),
     (
-        "metadata",
+        "metadata kernels",
         "see the calls of operators",
         {
             "torch.utils._python_dispatch": "TorchDispatchMode.__torch_dispatch__(self, func, types, args, kwargs); "
@@ -178,7 +178,12 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "metadata",
+        "kernels",
+        "see what operators of libraries call",
+        {"torch._ops": "OpOverload.redispatch(self, keyset, ...)", "torch._C": "DispatchKeySet; DispatchKey"},
+    ),
+    (
+        "metadata kernels",
         "see the operators that torch.func.functionalize calls",
         {
             "torch._dispatch.python": "CROSSREF_FUNCTIONALIZE; make_crossref_functionalize(op, final_key); "
@@ -188,7 +193,7 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "metadata",
+        "metadata kernels",
         "run operators without data",
         {
             "torch._subclasses.fake_tensor": "FakeTensorMode(*, shape_env, allow_fallback_kernels); "

@@ -164,12 +164,22 @@ class Watched(Protocol):
 
 
 Watch = Callable[[], AbstractContextManager[Watched]]
+Referee = Callable[[list[Sample]], tuple[str, list[Finding], list[str]]]
+"""From samples that an operator takes: the outcome in short, what was found, and what could not be said."""
 
 
 def check_operator(
-    overload: Any, given: Iterable[Sample] | None = None, *, watch: Watch, compiled: bool = True
+    overload: Any,
+    given: Iterable[Sample] | None = None,
+    *,
+    watch: Watch,
+    compiled: bool = True,
+    referee: Referee | None = None,
 ) -> Result:
-    """Check an operator on the samples given, or on generated ones that it takes; `watch` is `torchsan.crossref`."""
+    """Check an operator on the samples given, or on generated ones that it takes; `watch` is `torchsan.crossref`.
+
+    What `referee` finds is added, unless something of that kind was found before.
+    """
     samples = list(given) if given is not None else [s for _, s in generated_samples(overload)]
     usable, why = _usable(overload, samples)
     if not usable:
@@ -190,6 +200,10 @@ def check_operator(
         skipped += missed
         ways[way] = ", ".join(sorted({str(f.kind) for f in new})) or (failure or "ok")
     ways["decomposition"] = _decomposition(overload, usable, findings)
+    if referee is not None:
+        ways["kernel"], new, missed = referee(usable)
+        findings += [f for f in new if f.kind not in {known.kind for known in findings}]
+        skipped += missed
     return Result(
         operator=str(overload),
         samples=len(usable),

@@ -21,11 +21,23 @@ def load_operators(names: Iterable[str]) -> tuple[list[Any], dict[str, Callable[
     before = registered_names()
     samples: dict[str, Callable[[], Any]] = {}
     for name in names:
-        found = getattr(_import(name), "torchsan_samples", {})
-        if not isinstance(found, Mapping):
-            raise UsageError(f"torchsan_samples of {name} is no mapping of operators to functions", slug="bad-samples")
-        samples.update(found)
+        samples.update(_mapping(_import(name), "torchsan_samples"))
     return [o for o in overloads_named(registered_names() - before) if not is_own(o)], samples
+
+
+def given_references(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """What the modules, which are loaded, say their operators should compute: functions by the operators' names."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name in names:
+        found.update(_mapping(sys.modules[Path(name).stem if name.endswith(".py") else name], "torchsan_references"))
+    return found
+
+
+def _mapping(module: ModuleType, what: str) -> Mapping[str, Any]:
+    found = getattr(module, what, {})
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{what} of {module.__name__} is no mapping of operators to functions", slug="bad-samples")
+    return found
 
 
 def _import(name: str) -> ModuleType:
@@ -45,8 +57,7 @@ def _import(name: str) -> ModuleType:
 
 def given_samples(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> list[Any] | None:
     """The user's samples for an overload: tuples of arguments, or pairs of a tuple and a dictionary."""
-    name = overload.name()
-    make = samples.get(name) or samples.get(name.partition(".")[0])
+    make = of_overload(overload, samples)
     if make is None:
         return None
     given = []
@@ -54,3 +65,9 @@ def given_samples(overload: Any, samples: Mapping[str, Callable[[], Any]]) -> li
         pair = isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], dict)
         given.append(sample if pair else (tuple(sample), {}))
     return given
+
+
+def of_overload(overload: Any, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any] | None:
+    """What there is for an overload, by its full name or by that of its operator."""
+    name = overload.name()
+    return functions.get(name) or functions.get(name.partition(".")[0])

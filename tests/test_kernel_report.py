@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchsan
-from torchsan.kernels.export import as_html, as_json, as_sarif
+from torchsan.kernel_report import as_html, as_json, as_sarif
 from torchsan.report.json_report import report_schema
 
 

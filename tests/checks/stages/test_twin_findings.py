@@ -1,0 +1,58 @@
+"""What counts as a difference between a compiled call and the user's Python: jumps that rounding decides do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchsan.checks.stages.twin_findings import Answers, apart
+from torchsan.reference.arithmetic import Arithmetic
+
+TABLE = torch.tensor([[1.0, 2.0, 3.0], [-4.0, 0.5, 8.0]])
+
+
+class _Router(Answers):
+    """Python that routes each of two tokens to a row of a table, of which `tie` alone is decided by the last bits."""
+
+    def __init__(self, tie: int) -> None:
+        self._tie = tie
+
+    def result(self, route: int, scale: float = 1.0) -> torch.Tensor:
+        routes = [1, 1]
+        routes[self._tie] = route
+        return TABLE[routes] * scale
+
+    def as_tensors(self, pairs: Any) -> Any:
+        return dict(pairs), {}
+
+    def steady(self, tensors: Any, others: Any) -> set[str]:
+        return set(tensors)
+
+    def again(self, arithmetic: Arithmetic, seed: int) -> dict[str, Any]:
+        match arithmetic:
+            case Arithmetic.EXACT:
+                return {"output": self.result(1).double()}
+            case Arithmetic.NUDGED:
+                return {"output": self.result(seed % 2, 1 + 1e-7)}
+            case _:
+                return {"output": self.result(1)}
+
+
+def test_another_route_that_rounding_may_take_is_no_difference() -> None:
+    other = TABLE[[0, 1]]  # As far from float64 as the Python itself comes out when its own tie falls the other way.
+    python = _Router(tie=1)
+    assert apart({"output": (other, python.result(1))}, python, set()) == []
+
+
+def test_what_is_further_off_than_any_route_is_one() -> None:
+    python = _Router(tie=1)
+    found = apart({"output": (TABLE[[1, 1]] * 40, python.result(1))}, python, set())
+    assert [d.name for d in found] == ["output"]
+
+
+def test_python_that_always_takes_one_route_allows_no_other() -> None:
+    python = _Router(tie=1)
+    python.result = lambda route, scale=1.0: TABLE[[1, 1]] * scale  # type: ignore[method-assign]
+    found = apart({"output": (TABLE[[0, 1]], TABLE[[1, 1]])}, python, set())
+    assert [d.name for d in found] == ["output"]
