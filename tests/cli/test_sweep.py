@@ -124,3 +124,18 @@ def test_a_time_has_a_unit() -> None:
     assert [parse_time(t) for t in (None, "90", "90s", "1.5m", "1h")] == [None, 90.0, 90.0, 90.0, 3600.0]
     with pytest.raises(UsageError):
         parse_time("0")
+
+
+def test_to_resume_is_to_sweep_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def programs(args: Any, loads: object) -> Any:
+        asked.append((args.target, args.globs, args.dtype, args.way, args.samples, args.seed))
+        raise UsageError("enough is known", slug="usage")
+
+    monkeypatch.setattr("torchsan.cli.sweep._programs", programs)
+    monkeypatch.chdir(tmp_path)
+    main(["sweep", "ops", "amin", "amax", "--dtype", "uint8", "--samples", "2", "--out", "here"])
+    main(["sweep", "--resume", "--out", "here"])
+    main(["sweep", "here"])
+    assert asked == [("ops", ["amin", "amax"], "uint8", None, 2, 0)] * 3

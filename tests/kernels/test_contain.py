@@ -132,3 +132,21 @@ def test_the_program_is_left_as_it_was() -> None:
     assert not torchsan.check_kernel(changes, torch.exp, (x,))
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
     assert bool((x == 1).all())
+
+
+def test_a_child_that_works_gets_more_time_than_one_that_waits() -> None:
+    def works(channel: Channel) -> None:
+        until = time.process_time() + 0.4
+        while time.process_time() < until:
+            pass
+        channel.send({"done": True})
+
+    with Child(works, memory=1 << 30) as child:
+        assert child.answer(seconds=0.25)[0] == {"done": True}
+
+    def loops(channel: Channel) -> None:
+        while True:
+            pass
+
+    with Child(loops, memory=1 << 30) as child, pytest.raises(Gone, match="still running"):
+        child.answer(seconds=0.2)

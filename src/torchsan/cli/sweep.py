@@ -35,6 +35,8 @@ Judge many programs by all checks, each in a process of its own with limits of t
 new. A crash or a hang is a result. Ctrl-C keeps all, and --resume goes on from there.
 """
 CHECKS = (Check.VALUES, Check.STAGES, Check.METADATA, Check.MEMORY)
+_SWEPT = ("target", "globs", "dtype", "way", "samples", "seed")
+"""What says which programs they are, and is kept for --resume."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -109,10 +111,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("there is no sweep to resume here; name what to sweep", slug="usage")
     with cleaned_up(), Results(plan.folder) as results:
         if args.target is None:
-            args.target, *args.globs = results.noted("swept") or [None]
+            vars(args).update({name: value for name, value in (results.noted("swept") or {}).items() if name in _SWEPT})
         if args.target is None:
             raise UsageError(f"{plan.folder} does not say what was swept: name it", slug="usage")
-        results.note("swept", [args.target, *args.globs])
+        results.note("swept", {name: getattr(args, name) for name in _SWEPT})
         programs, warm = _programs(args, plan.loads)
         return plan.carry_out(programs, results, warm=warm, total=len(programs))
 

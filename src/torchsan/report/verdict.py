@@ -20,6 +20,7 @@ from torchsan.records import (
 )
 from torchsan.records.program import signal_name
 from torchsan.records.suppression import Suppression
+from torchsan.report.findings import shown_file
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Keeps oneDNN's bfloat16 matmuls from the AMX instructions, which some virtual machines offer and do not run."""
@@ -164,7 +165,7 @@ def in_flight_text(found: LaunchInFlight) -> str:
     doing = "torchsan was checking" if launch.checking else "it was running"
     text = f"{doing} {what} (launch {launch.nth} of graph {launch.graph} {launch.direction}, call {launch.call})"
     lines = kernel.source[:_MOST_LINES] if kernel is not None else ()
-    return text + "".join(f"; it computes {line.file}:{line.line} {line.code.strip()}" for line in lines)
+    return text + "".join(f"; it computes {shown_file(line.file)}:{line.line} {line.code.strip()}" for line in lines)
 
 
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
