@@ -21,7 +21,7 @@ from benchmarks.runner import run
 
 BENCHMARKS = (
     *("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "kernels", "store", "summarize"),
-    "startup",
+    *("startup", "unchecked", "default_run"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.checks.stages.check import StagesCheck
 from torchsan.errors import FindingsError, TorchsanWarning, UsageError
-from torchsan.options import OF_A_SESSION, Options, parse_options
+from torchsan.options import NEVER, OF_A_SESSION, Options, parse_options
 from torchsan.records import Finding, Severity
 from torchsan.report.findings import findings_text
 from torchsan.session import Scope, Session, active
@@ -96,6 +96,9 @@ class _Sanitizer(Observer):
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         return _End(self)
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        return NEVER  # A call that no check looks at has nothing to tell.
 
     def tell(self, *, raising: bool | None = None) -> None:
         """Warn of what is new, or raise it if there is an error and that is asked for."""

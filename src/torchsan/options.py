@@ -53,6 +53,18 @@ def selects_call(calls: Calls, number: int) -> bool:
     return calls is None or number < calls
 
 
+def calls_until(calls: Calls, number: int) -> int:
+    """Return how many calls, from this number on, come before the next that is to be checked."""
+    if calls is None:
+        return 0
+    later = [n - number for n in calls if n >= number] if isinstance(calls, tuple) else [0] if number < calls else []
+    return min(later, default=NEVER)
+
+
+NEVER = 1 << 62
+"""So many calls that there will not be as many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything a run can be told. Values are valid by construction when they come from `parse_options`."""

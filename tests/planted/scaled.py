@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,15 +19,20 @@ Site = Callable[[str, float], Any]
 """Plants a fault: the name of an operator, and by how much its result is too large."""
 
 
+_FACTOR = torch.ones(1, dtype=torch.float64)
+"""What kernels with a fault read when they run, so that one compile does for every size of error."""
+
+
 @contextmanager
 def in_kernel(op: str, error: float) -> Iterator[None]:
     """The C++ of an elementwise operator is off."""
-    with torch._inductor.config.patch(force_disable_caches=True):
+    with torch._inductor.config.patch(fx_graph_cache=False):
         undo = []
         for overrides in (CppOverrides, CppVecOverrides):
             real = vars(overrides)[op]
             undo.append((overrides, real))
-            setattr(overrides, op, staticmethod(_scaled_text(real.__func__, error)))
+            setattr(overrides, op, staticmethod(_scaled_text(real.__func__)))
+        _FACTOR.fill_(1 + error)
         try:
             yield
         finally:
@@ -34,8 +40,15 @@ def in_kernel(op: str, error: float) -> Iterator[None]:
                 setattr(overrides, op, real)
 
 
-def _scaled_text(real: Callable[..., str], error: float) -> Callable[..., str]:
-    return lambda *args: f"(({real(*args)}) * decltype({real(*args)})({1 + error!r}))"
+def _scaled_text(real: Callable[..., str]) -> Callable[..., str]:
+    factor = f"*reinterpret_cast<const volatile double*>({_FACTOR.data_ptr()}ULL)"
+
+    # By its name the vector code finds the scalar one.
+    @functools.wraps(real)
+    def scaled(*args: Any) -> str:
+        return f"(({real(*args)}) * decltype({real(*args)})({factor}))"
+
+    return scaled
 
 
 @contextmanager
@@ -147,8 +160,14 @@ SHAPES = {
     "normalisation": Shape(
         function=lambda x: torch.nn.functional.layer_norm(x, (32,)) + x, op="rsqrt", inputs=_one(32)
     ),
+    "wide normalisation": Shape(
+        function=lambda x: torch.nn.functional.layer_norm(x, (4096,)), op="rsqrt", inputs=_one(4096)
+    ),
+    "loss": Shape(function=lambda x: torch.tanh(x).square().mean(), op="tanh", inputs=_one(1000)),
+    "wide softmax": Shape(function=lambda x: (8 * x).log_softmax(-1), op="log", inputs=_one(50_000)),
     "softmax": Shape(function=lambda x: x.log_softmax(-1), op="log", inputs=_one(32)),
     "gradient": Shape(function=lambda x, w: x + 0.5 * torch.sin(x @ w), op="cos", inputs=_weight, backward=True),
+    "library gradient": Shape(function=residual, op="mm", inputs=_weight, backward=True),
     "decomposed gradient": Shape(function=residual, op="tanh_backward", inputs=_weight, backward=True),
 }
 

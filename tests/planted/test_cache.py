@@ -12,9 +12,11 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.cpp import CppOverrides, CppVecOverrides
+from torch.compiler._cache import CacheArtifactManager
 
 import torchsan
 from tests.machine import CACHE
+from torchsan.cli.main import main
 from torchsan.records import Kind, Severity, Stage
 from torchsan.session import Session
 
@@ -29,6 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv(CACHE, "1")
     torch._dynamo.reset()
+    CacheArtifactManager.clear()  # An artifact that it has seen in an earlier test is not saved again.
     with inductor_config.patch(fx_graph_cache=True):
         yield tmp_path / "cache"
     torch._dynamo.reset()
@@ -95,10 +98,12 @@ def test_stale_code_is_found_and_its_clean_twin_is_not(name: str, cache: Path) -
     program, function, other = FAULTS[name]
     clean, _ = run(program, function, None)
     assert clean.findings == ()
+    assert main(["cache", str(cache)]) == 0
     torch._dynamo.reset()
     for folder in ("fxgraph", "aotautograd"):
         (cache / folder).rename(cache / f"clean-{folder}")
     session, _ = run(program, function, other)
+    assert main(["cache", str(cache)]) == 1
     (finding,) = session.findings
     assert (finding.kind, finding.severity, finding.stage) == (Kind.STALE_CACHE, Severity.ERROR, Stage.CACHE)
     assert finding.evidence["key"] in finding.evidence["artifact"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchsan
+from tests.planted.plant import in_kernel, planted
 from tests.planted.scaled import SHAPES, SITES, called
 from torchsan.records import Finding, Severity
 
@@ -54,12 +55,12 @@ def slow(*values: object) -> object:
         slow("decomposition", FLOAT32, 1e-5, 8),
         slow("decomposition", FLOAT32, 1e-3, 8),
         slow("decomposition", FLOAT32, 0.1, 8),
-        ("decomposition", BFLOAT16, 0.1, 8),
+        slow("decomposition", BFLOAT16, 0.1, 8),
         slow("decomposition", BFLOAT16, 2e-2, 8),
         slow("joint", FLOAT32, 1e-5, 8),
         slow("joint", FLOAT32, 0.1, 8),
         slow("joint", BFLOAT16, 2e-2, 8),
-        ("joint", BFLOAT16, 0.1, 8),
+        slow("joint", BFLOAT16, 0.1, 8),
         ("post-grad", FLOAT32, 1e-5, 8),
         slow("post-grad", FLOAT32, 1e-4, 8),
         slow("post-grad", FLOAT32, 1e-3, 8),
@@ -86,7 +87,49 @@ def test_a_wrong_factor_is_an_error_that_names_the_operator(
 @pytest.mark.parametrize(
     ("site", "shape", "dtype", "error", "rows"),
     [
-        ("kernel", "gradient", FLOAT32, 1e-3, 8),
+        ("kernel", "sum of 100", FLOAT32, 1e-5, 8),
+        slow("kernel", "sum of 100", FLOAT32, 1e-6, 128),
+        slow("kernel", "sum of 100", FLOAT32, 1e-4, 8),
+        slow("kernel", "sum of 100", FLOAT32, -1e-2, 8),
+        slow("kernel", "sum of 100", BFLOAT16, 2e-2, 256),
+        slow("kernel", "sum of 100", torch.float64, 1e-12, 8),
+        ("kernel", "sum of 100000", FLOAT32, 1e-5, 1),
+        slow("kernel", "sum of 100000", FLOAT32, 1e-5, 4),
+        slow("kernel", "sum of 100000", FLOAT32, -1e-4, 1),
+        slow("kernel", "sum of 100000", FLOAT32, 1e-3, 4),
+        slow("kernel", "sum of 100000", FLOAT32, 0.1, 4),
+        slow("kernel", "larger addend", FLOAT32, 1e-5, 8),
+        slow("kernel", "larger addend", FLOAT32, 1e-4, 8),
+        slow("kernel", "larger addend", FLOAT32, 1e-3, 8),
+        slow("kernel", "larger addend", FLOAT32, 0.1, 8),
+        slow("kernel", "normalisation", FLOAT32, 1e-5, 8),
+        slow("kernel", "normalisation", FLOAT32, 1e-2, 8),
+        slow("kernel", "normalisation", BFLOAT16, 2e-2, 64),
+        slow("kernel", "wide normalisation", FLOAT32, 1e-5, 8),
+        slow("kernel", "wide normalisation", FLOAT32, 1e-4, 8),
+        slow("kernel", "softmax", FLOAT32, 1e-5, 8),
+        slow("kernel", "softmax", FLOAT32, 1e-2, 8),
+        slow("kernel", "softmax", BFLOAT16, 2e-2, 64),
+        slow("kernel", "wide softmax", FLOAT32, 1e-4, 4),
+        slow("kernel", "loss", FLOAT32, 1e-5, 100),
+        slow("kernel", "loss", FLOAT32, 1e-3, 100),
+        ("kernel", "gradient", FLOAT32, 1e-5, 8),
+        slow("kernel", "gradient", FLOAT32, 1e-3, 8),
+        slow("kernel", "gradient", FLOAT32, 0.1, 8),
+        slow("kernel", "gradient", BFLOAT16, 2e-2, 64),
+        slow("library", "library gradient", FLOAT32, 1e-5, 8),
+        slow("library", "library gradient", BFLOAT16, 2e-2, 64),
+        slow("decomposition", "decomposed gradient", FLOAT32, 1e-5, 8),
+        slow("decomposition", "decomposed gradient", FLOAT32, 1e-3, 8),
+        slow("decomposition", "decomposed gradient", BFLOAT16, 2e-2, 8),
+        slow("joint", "gradient", FLOAT32, 1e-5, 8),
+        slow("joint", "gradient", BFLOAT16, 2e-2, 8),
+        slow("post-grad", "gradient", FLOAT32, 1e-5, 8),
+        slow("post-grad", "gradient", FLOAT32, 1e-2, 8),
+        slow("post-grad", "gradient", BFLOAT16, 2e-2, 8),
+        slow("post-grad", "sum of 100", FLOAT32, 1e-5, 8),
+        slow("post-grad", "sum of 100000", FLOAT32, 1e-5, 1),
+        slow("joint", "wide normalisation", FLOAT32, 1e-5, 8),
     ],
 )
 def test_a_wrong_factor_is_an_error_in_any_shape_of_computation(
@@ -97,6 +140,18 @@ def test_a_wrong_factor_is_an_error_in_any_shape_of_computation(
     for finding in errors:
         assert (finding.kind, finding.stage) == ("wrong-values", SITES[site][1])
         assert f"aten.{SHAPES[shape].op}.default" in finding.ops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "dtype", "rows"),
+    [(s, d, 4 if "100000" in s or "wide" in s else 64) for s in SHAPES for d in (FLOAT32, BFLOAT16)],
+)
+def test_nothing_is_found_in_a_healthy_shape_of_computation(shape: str, dtype: torch.dtype, rows: int) -> None:
+    torch._dynamo.reset()
+    with torchsan.session(check=("values", "stages")) as run:
+        called(SHAPES[shape], dtype, rows, torch.compile)
+    assert not [f for f in run.findings if f.severity is not Severity.NOTE]
 
 
 @pytest.mark.parametrize(
@@ -125,3 +180,17 @@ def test_the_size_of_a_shared_error_is_told() -> None:
     assert shared["what"] == "factor"
     assert shared["size"] == pytest.approx(0.02, rel=0.2)
     assert "too large" in finding.message
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_one_term_of_a_hundred_thousand_that_a_sum_leaves_out_is_found(left_out: bool) -> None:
+    """Relative to what the rounding of so many terms may amount to it is nothing; for other data it is left out too."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(4, 100_000)
+    code = f"for (int i = 0; i < 4; i++) out_ptr0[i] -= {int(left_out)} * in_ptr0[i * 100000 + 99999];"
+    with torchsan.session(check="values") as run, planted(in_kernel("cpp_fused", code)) as changed:
+        torch.compile(lambda x: x.sum(-1))(x)
+    assert changed
+    errors = [f for f in run.findings if f.severity is Severity.ERROR]
+    assert [(f.kind, f.ops) for f in errors] == [("wrong-values", ("aten.sum.dim_IntList",))] * left_out

@@ -13,7 +13,23 @@ from torch import Tensor, nn
 
 from tests.programs.models import SMALL
 
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
 GROUPED = SMALL | {"num_key_value_heads": 2, "pad_token_id": 0}
+PICTURES = {k: v for k, v in SMALL.items() if k != "vocab_size"} | {"image_size": 16, "patch_size": 4}
+SEQUENCES: dict[str, Any] = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma": ("ForCausalLM", GROUPED | {"head_dim": 8}),
@@ -21,6 +37,24 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "Phi": ("ForCausalLM", SMALL),
     "Phi3": ("ForCausalLM", GROUPED),
     "Qwen3": ("ForCausalLM", GROUPED | {"head_dim": 8}),
+    "StableLm": ("ForCausalLM", GROUPED),
+    "Olmo": ("ForCausalLM", GROUPED),
+    "Olmo2": ("ForCausalLM", GROUPED),
+    "Cohere": ("ForCausalLM", GROUPED),
+    "Starcoder2": ("ForCausalLM", GROUPED),
+    "GPTNeoX": ("ForCausalLM", SMALL),
+    "OPT": ("ForCausalLM", WIDTHS | {"ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 32}),
+    "Bloom": ("ForCausalLM", {"vocab_size": 64, "hidden_size": 32, "n_layer": 1, "n_head": 4}),
+    "Roberta": ("ForMaskedLM", SMALL | {"max_position_embeddings": 32}),
+    "Electra": ("ForMaskedLM", SMALL | {"embedding_size": 16}),
+    "Albert": ("ForMaskedLM", SMALL | {"embedding_size": 16}),
+    "DebertaV2": ("ForMaskedLM", SMALL),
+    "ConvBert": ("ForMaskedLM", SMALL | {"embedding_size": 16}),
+    "Bart": ("ForConditionalGeneration", SEQUENCES),
+    "MBart": ("ForConditionalGeneration", SEQUENCES),
+    "DeiT": ("ForImageClassification", PICTURES),
+    "Dinov2": ("ForImageClassification", PICTURES),
+    "Beit": ("ForImageClassification", PICTURES),
 }
 """By the name of the architecture: the end of the model's name, and what makes its configuration small."""
 
@@ -32,8 +66,12 @@ def train_architecture(name: str) -> None:
     ending, small = ARCHITECTURES[name]
     config = getattr(transformers, f"{name}Config")(**small)
     model: Any = getattr(transformers, f"{name}{ending}")(config).train()
-    tokens = torch.randint(3, 64, (2, 12))
-    torch.compile(model)(input_ids=tokens, labels=tokens).loss.backward()
+    if "image_size" in small:
+        inputs = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 1])}
+    else:
+        tokens = torch.randint(3, 64, (2, 12))
+        inputs = {"input_ids": tokens, "labels": tokens}
+    torch.compile(model)(**inputs).loss.backward()
 
 
 OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta Adamax NAdam RAdam RMSprop Rprop ASGD".split()
@@ -135,6 +173,16 @@ OTHERS: dict[str, Callable[[], None]] = {
     "a_long_sum_that_cancels": lambda: _apply(lambda x: x.sum(), _cancelling()),
     "a_long_mean_that_cancels": lambda: _apply(lambda x: x.mean() * 1e6, _cancelling()),
     "a_variance_far_from_zero": lambda: _apply(lambda x: x.var(-1), torch.randn(4, 50_000) + 1e3),
+    "a_long_softmax": lambda: _with_gradient(lambda x: x.softmax(-1).square(), 8 * torch.randn(2, 50_000)),
+    "a_long_logsumexp": lambda: _with_gradient(lambda x: x.logsumexp(-1), 5 * torch.randn(4, 50_000)),
+    "a_long_running_sum": lambda: _apply(lambda x: x.cumsum(0) / 3, torch.randn(50_000)),
+    "a_long_norm": lambda: _with_gradient(lambda x: x / x.norm(), torch.randn(100_000)),
+    "a_long_product": lambda: _apply(lambda x: x.prod(), 1 + 1e-5 * torch.randn(50_000)),
+    "a_long_inner_product": lambda: _apply(
+        lambda x, y: (x * y).sum() - x @ y, torch.randn(50_000), torch.randn(50_000)
+    ),
+    "a_large_vocabulary": lambda: _with_gradient(lambda x: F.cross_entropy(x, torch.arange(4)), torch.randn(4, 30_000)),
+    "a_long_sum_in_bfloat16": lambda: _apply(lambda x: x.sum(-1) + x.mean(-1), torch.randn(3, 20_000).bfloat16()),
 }
 
 HEALTHY: dict[str, Callable[[], None]] = {

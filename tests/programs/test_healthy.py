@@ -21,3 +21,7 @@ def test_nothing_is_said_of_a_healthy_program(name: str) -> None:
         HEALTHY[name]()
     assert run.coverage.buffers_checked > 0
     assert not [f"{f.kind}: {f.message}" for f in run.findings if f.severity is not Severity.NOTE]
+
+
+def test_there_are_at_least_sixty() -> None:
+    assert len(HEALTHY) >= 60

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.fx
 
-from torchsan.reference.arithmetic import value_noise
 from torchsan.reference.coherence import Change, Coherent, Slope, find_coherent
+from torchsan.reference.nudge import value_noise
 
 
 def residual(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.judge import Outcome, Unlike, agrees, judge, same_in_float64, settle
+from torchsan.reference.judge import Outcome, Unlike, agrees, differ_in_float64, judge, same_in_float64, settle
 from torchsan.reference.replay import Replayer
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -220,3 +220,15 @@ def test_graphs_in_float64_are_the_same_up_to_constants_that_were_rounded_to_flo
     assert not same_in_float64(x * 0.3334, x / 3)
     assert same_in_float64(torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, torch.inf]))
     assert not same_in_float64(torch.tensor([1, 2]), torch.tensor([1, 3]))
+
+
+def test_a_program_in_float64_rounds_no_constant_to_float32() -> None:
+    x = torch.rand(100, dtype=torch.float64)
+    wrong = x * (1 + 1e-12)
+    assert same_in_float64(wrong, x)
+    assert not same_in_float64(wrong, x, double=True)
+    assert same_in_float64(x / 3 * 3, x, double=True)
+    judged = differ_in_float64(lambda _arithmetic, _seed: x * (1 + 1e-15), wrong, x, double=True)
+    assert judged.outcome is Outcome.WRONG
+    judged = differ_in_float64(lambda _arithmetic, seed: x * (1 + (-1) ** seed * 1e-12), wrong, x, double=True)
+    assert judged.outcome is Outcome.RIGHT

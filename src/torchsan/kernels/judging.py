@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from torchsan.kernels.inputs import Leaves, flatten
-from torchsan.reference.arithmetic import Arithmetic, Unavailable, value_noise
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.reference.judge import Judgement, Outcome, judge, settle
+from torchsan.reference.nudge import value_noise
 from torchsan.torch_internals.dispatch import OperatorMode, pop_mode, push_mode
 from torchsan.torch_internals.fakes import CannotFakeError, known_number, run_fake
 

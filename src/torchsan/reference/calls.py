@@ -15,16 +15,8 @@ from typing import Any
 import torch
 
 from torchsan.reference import users_kernels
-from torchsan.reference.arithmetic import (
-    Arguments,
-    Arithmetic,
-    Operators,
-    Unavailable,
-    looks_at_bits,
-    tensors_in,
-    wide_dtype,
-    widened,
-)
+from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable, wide_dtype, widened
+from torchsan.reference.nudge import looks_at_bits, tensors_in
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import QuietMode
 from torchsan.torch_internals.operators import is_higher_order, is_users_kernel, outside_modes

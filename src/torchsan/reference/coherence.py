@@ -3,7 +3,8 @@
 Rounding errors of many elements are independent; a wrong factor of one operator is the same in all of them. For each
 operator of a replayed graph, the slope of the result in that operator's factor says what such an error looks like. The
 residual (the compiled result minus the one in float64) is projected on every slope, as a lock-in amplifier does; the
-same projections of residuals that rounding alone gives tell how far chance goes.
+same projections of residuals that rounding alone gives tell how far chance goes. Whether it was chance is then asked
+of the launch itself: on other data its rounding errors are others, and a wrong factor is the same.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.reference.steady import SIGMAS, Steady
+
 Change = Callable[[torch.fx.Node, torch.Tensor, Any], torch.Tensor]
 """Given a node, its value in a replay and its arguments, returns the value that the replay goes on with."""
 Run = Callable[[Change], torch.Tensor]
 """Replays the graph in float64 with a change, and returns the result."""
 
-SIGMAS = 7.0
-"""How far outside of chance a projection must lie. Thousands are made in a run; a find is confirmed on other data."""
+_SUSPECT_SIGMAS = 3.0
+"""How far outside of chance a projection must lie to be asked for on other data."""
+_UNCONFIRMED_SIGMAS = 50.0
+_UNCONFIRMED_SIZES = 16.0
 _ALIKE = 0.9995
 """Operators whose projections agree this well share their slope: factors of one product, say."""
 _CANDIDATES = 8
@@ -43,35 +48,31 @@ class Slope(StrEnum):
 class Coherent:
     """An error of one operator (or one of several that cannot be told apart), shared by all elements of the result.
 
-    `size` is relative to the operator's result for a factor, and to its root mean square for an offset.
+    `size` is relative to the operator's result for a factor, and to its root mean square for an offset. `least` is how
+    large it must be to count, `sigmas` how far outside of chance it lies. `nodes` begin with the likeliest.
     """
 
     nodes: tuple[torch.fx.Node, ...]
     slope: Slope
     size: float
     sigmas: float
+    least: float
 
-    def agrees(self, other: Coherent) -> bool:
-        """Whether two data sets show the same error."""
-        same = self.slope is other.slope and bool(set(self.nodes) & set(other.nodes))
-        return same and 0.5 < self.size / other.size < 2.0
+    @property
+    def is_beyond_doubt(self) -> bool:
+        """Whether it stands where the launch cannot be repeated on other data."""
+        return self.sigmas >= _UNCONFIRMED_SIGMAS and abs(self.size) >= _UNCONFIRMED_SIZES * self.least
 
 
 def find_coherent(
-    actual: torch.Tensor,
-    run: Run,
-    rounded: Sequence[torch.Tensor],
-    counts: Callable[[torch.fx.Node], bool],
-    *,
-    accumulated: float = 1.0,
+    actual: torch.Tensor, run: Run, rounded: Sequence[torch.Tensor], counts: Callable[[torch.fx.Node], bool]
 ) -> Coherent | None:
-    """Return the operator whose error explains `actual` best, or None if chance may have done it.
+    """Return the operator whose error explains `actual` best, or None if chance may well have done it.
 
     `rounded` are results of replays that differ from float64 by rounding alone; `counts` tells which nodes may be to
-    blame; `accumulated` is how many times more than one rounding a result may hold, since sums were made of many terms.
-    All tensors have the same shape. Nothing is found in what is not a real floating-point tensor.
+    blame. All tensors have the same shape. Nothing is found in what is not a real floating-point tensor.
     """
-    if actual.dtype not in _FLOORS or actual.numel() < 8 or len(rounded) < 4:
+    if actual.dtype not in _FLOORS or actual.numel() == 0 or len(rounded) < 4:
         return None
     slopes = _Slopes(run, counts)
     exact = slopes.result.detach()
@@ -83,20 +84,62 @@ def find_coherent(
     projections = torch.stack([slopes.project(r.nan_to_num(0, 0, 0) * weights) for r in (residual, *noise)])
     sigma = projections[1:].square().mean(0).sqrt()
     scores = torch.where(sigma > 0, projections[0] / sigma, 0.0).nan_to_num(0, 0, 0)
-    floor = _FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps * accumulated
-    for best in scores.abs().argsort(descending=True)[:_CANDIDATES].tolist():
+    # In half precision the smallest error that counts is below one rounding, and chance is all there is.
+    precise = torch.finfo(actual.dtype).eps < 1e-4
+    least = _FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps
+    for best in _best(slopes.leaves, scores):
         sigmas = abs(float(scores[best]))
-        if sigmas < SIGMAS:
+        if sigmas < (_SUSPECT_SIGMAS if precise else SIGMAS):
             return None
         leaf = slopes.leaves[best]
-        along = (run(leaf.changed(_STEP)).detach() - exact) / _STEP
-        norm = float((along.square() * weights).nansum())
-        size = float((residual * along * weights).nansum()) / norm if norm else 0.0
-        # A result that hardly depends on an operator's factor, as a softmax on an offset, says nothing about it.
-        tells = norm > _TELLING**2 * float((exact.square() * weights).nansum())
-        if tells and abs(size) >= floor:
-            return Coherent(nodes=_alike(slopes.leaves, projections, best), slope=leaf.slope, size=size, sigmas=sigmas)
+        size = _coefficient(run, leaf, exact, residual, weights)
+        if abs(size) >= least:
+            nodes = _alike(slopes.leaves, projections, best)
+            return Coherent(nodes=nodes, slope=leaf.slope, size=size, sigmas=sigmas, least=least)
     return None
+
+
+def _best(leaves: Sequence[_Leaf], scores: torch.Tensor) -> list[int]:
+    """The likeliest first; where a factor and an offset say nearly the same, the factor."""
+    likely = [
+        float(s) * (1.0 if leaf.slope is Slope.FACTOR else 0.9) for leaf, s in zip(leaves, scores.abs(), strict=True)
+    ]
+    return sorted(range(len(leaves)), key=lambda i: -likely[i])[:_CANDIDATES]
+
+
+def _coefficient(run: Run, leaf: _Leaf, exact: torch.Tensor, residual: torch.Tensor, weights: torch.Tensor) -> float:
+    """How large an error of one operator explains a residual best; 0 if the result hardly depends on it."""
+    along = (run(leaf.changed(_STEP)).detach() - exact) / _STEP
+    norm = float((along.square() * weights).nansum())
+    # A result that hardly depends on an operator's factor, as a softmax on an offset, says nothing about it.
+    tells = norm > _TELLING**2 * float((exact.square() * weights).nansum())
+    return float((residual * along * weights).nansum()) / norm if tells else 0.0
+
+
+class SharedAgain:
+    """What other data say of an error that all elements of one result were found to share."""
+
+    def __init__(self, coherent: Coherent) -> None:
+        self._coherent = coherent
+        self._steady = Steady(torch.tensor([coherent.size]), least=torch.tensor([coherent.least]))
+
+    def add(
+        self, actual: torch.Tensor, run: Run, rounded: Sequence[torch.Tensor], fixed: Sequence[torch.Tensor]
+    ) -> bool | None:
+        """Take in the result for other data. Return whether it is the same error; None if more data are needed.
+
+        `rounded` are replays that differ from float64 by rounding alone. `fixed` are replays with the rounding of what
+        is the same in all data sets (numbers computed from constants), and of nothing else.
+        """
+        exact = run(lambda _node, value, _args: value).detach()
+        residual = actual.to(torch.float64) - exact
+        weights = _weights(actual.dtype, exact, residual, [r.to(torch.float64) - exact for r in rounded])
+        leaf = _Leaf(node=self._coherent.nodes[0], slope=self._coherent.slope, number=exact)
+        size, *same = (
+            torch.tensor([_coefficient(run, leaf, exact, r, weights)], dtype=torch.float64)
+            for r in (residual, *(f.to(torch.float64) - exact for f in fixed))
+        )
+        return self._steady.add(size, same)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +204,8 @@ def _weights(
 
 
 def _alike(leaves: Sequence[_Leaf], projections: torch.Tensor, best: int) -> tuple[torch.fx.Node, ...]:
-    """The nodes whose slope cannot be told from the best one's."""
+    """The nodes whose slope cannot be told from the best one's, which comes first."""
     chosen = projections[:, best]
     along = torch.nn.functional.cosine_similarity(projections, chosen.unsqueeze(1), dim=0).abs()
-    return tuple(
-        leaf.node
-        for leaf, a in zip(leaves, along.tolist(), strict=True)
-        if a >= _ALIKE and leaf.slope is leaves[best].slope
-    )
+    close = [leaf for leaf, a in zip(leaves, along.tolist(), strict=True) if a >= _ALIKE]
+    return tuple(dict.fromkeys([leaves[best].node, *(leaf.node for leaf in close if leaf.slope is leaves[best].slope)]))

@@ -24,6 +24,8 @@ _NUDGED_RUNS = (1, 2, 4, 16)
 """How many nudged replays at first, and how many before something is called wrong."""
 _SAME = 1e-7
 """Two float64 results this close are one: constants are often rounded to float32 on the way."""
+_SAME_DOUBLE = 2e-14
+"""The same for programs that compute in float64 themselves."""
 _NEAR_ULPS = 4.0
 """Units in the last place by which two results may differ before anything else is asked."""
 _GARBAGE = 0.125
@@ -62,7 +64,18 @@ class Judgement:
     width: torch.Tensor | None = None
     coherent: Coherent | None = None
     """The operator whose error all elements share, if that is what was found."""
+    otherwise: Judgement | None = None
+    """What it is if other data do not show the same error; None if they need not be asked."""
+
     explained: Arithmetic | None = None
+
+    @property
+    def outside(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Which elements are bad, the centre, and the width there, of what is not right."""
+        assert self.bad is not None
+        assert self.centre is not None
+        assert self.width is not None
+        return self.bad, self.centre, self.width
 
 
 class Unlike(Unavailable):
@@ -86,10 +99,14 @@ class Closer(Protocol):
         """Whether anything is rounded between what is known and the result."""
 
     @property
-    def thorough(self) -> bool:
-        """Whether to look for a shared error in results that are right element by element, too."""
+    def sums(self) -> bool:
+        """Whether there are long sums on the way, whose rounding is hard to bound."""
 
-    def coherent(self, actual: torch.Tensor, eager: torch.Tensor) -> Coherent | None:
+    @property
+    def thorough(self) -> bool:
+        """Whether to look for errors in results that are right element by element, too."""
+
+    def coherent(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Coherent | None:
         """The operator whose error all elements of the result share, if there is one."""
 
 
@@ -97,10 +114,12 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
     """Judge a compiled result. This is the one place where rounding is told from bugs.
 
     By eager's result first; if that differs, by the float64 one and one nudged one; if it looks wrong, by more and more
-    nudged ones. What is right element by element may still share an error in all of them, which `closer` finds. What
-    is wrong may be explained by a less precise arithmetic. Raise Unlike if eager's has another shape or dtype,
+    nudged ones. What is right element by element may still share an error in all of them, which `closer` finds, or be
+    off by more than sums usually are: such a judgement has an `otherwise`, and is to be put to other data. What is
+    wrong may be explained by a less precise arithmetic. Raise Unlike if eager's has another shape or dtype,
     Unavailable if there is no eager result.
     """
+    run = _once_exact(run)
     eager = run(Arithmetic.EAGER, 0)
     if not isinstance(eager, torch.Tensor) or eager.shape != actual.shape or eager.dtype != actual.dtype:
         raise Unlike(actual, eager)
@@ -120,8 +139,22 @@ def settle(run: Run, actual: torch.Tensor, closer: Closer | None = None) -> Judg
     # In half precision a unit in the last place is much; in single precision what is so near is right.
     hidden = judgement.outcome is Outcome.RIGHT and (not near or _is_half(actual.dtype))
     if closer is not None and (undecided or (hidden and closer.thorough)):
-        return _shared_by_all(run, actual, judgement, closer)
+        return _suspected(run, actual, judgement, closer)
     return judgement
+
+
+def _once_exact(run: Run) -> Run:
+    """The same, with the float64 result computed once, however often it is asked for."""
+    exact: list[Any] = []
+
+    def remembering(arithmetic: Arithmetic, seed: int) -> Any:
+        if arithmetic is not Arithmetic.EXACT:
+            return run(arithmetic, seed)
+        if not exact:
+            exact.append(run(arithmetic, seed))
+        return exact[0]
+
+    return remembering
 
 
 def _explained(run: Run, actual: torch.Tensor, judgement: Judgement) -> Judgement:
@@ -135,19 +168,42 @@ def _explained(run: Run, actual: torch.Tensor, judgement: Judgement) -> Judgemen
             return replace(judgement, outcome=Outcome.IMPRECISE, explained=explained)
 
 
-def _shared_by_all(run: Run, actual: torch.Tensor, judgement: Judgement, closer: Closer) -> Judgement:
-    """What was judged element by element, unless all elements share an error."""
+def _suspected(run: Run, actual: torch.Tensor, judgement: Judgement, closer: Closer) -> Judgement:
+    """What was judged element by element, unless all elements share an error, or sums lost unusually much."""
     eager = judgement.eager
-    coherent = closer.coherent(actual, eager)
+    try:
+        exact = run(Arithmetic.EXACT, 0)
+    except Unavailable:
+        return judgement
+    if closer.thorough and closer.sums:
+        judgement = _unusual(run, actual, judgement, exact)
+    coherent = closer.coherent(actual, eager, exact)
     if coherent is None:
         return judgement
-    centre = _double(run(Arithmetic.EXACT, 0))
+    centre = _double(exact)
     width = centre.abs() * torch.finfo(actual.dtype).eps
-    bad = ~_same(actual, eager)
-    return Judgement(outcome=Outcome.WRONG, eager=eager, bad=bad, centre=centre, width=width, coherent=coherent)
+    suspicion = Judgement(outcome=Outcome.WRONG, eager=eager, bad=~_same(actual, eager), centre=centre, width=width)
+    return replace(suspicion, coherent=coherent, otherwise=judgement)
 
 
-def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgement:
+def _unusual(run: Run, actual: torch.Tensor, judgement: Judgement, exact: torch.Tensor) -> Judgement:
+    """What was judged by all that long sums may lose, judged by what they usually do."""
+    if _is_half(actual.dtype) or actual.is_complex():
+        return judgement  # Half precision is summed in single precision, so that the sums' rounding does not show.
+    try:
+        # Without any noise the width is the least that it can be: what lies within needs no replay.
+        if judge(actual, judgement.eager, exact, []).outcome is Outcome.RIGHT:
+            return judgement
+        usual = _elementwise(run, actual, judgement.eager, Arithmetic.USUAL)
+    except Unavailable:
+        return judgement
+    suspicion = _explained(run, actual, usual) if usual.outcome is Outcome.WRONG else usual
+    return replace(suspicion, otherwise=judgement) if suspicion.outcome is Outcome.WRONG else judgement
+
+
+def _elementwise(
+    run: Run, actual: torch.Tensor, eager: torch.Tensor, noise: Arithmetic = Arithmetic.NUDGED
+) -> Judgement:
     try:
         exact = run(Arithmetic.EXACT, 0)
     except Unavailable:
@@ -159,7 +215,7 @@ def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgeme
     for wanted in _NUDGED_RUNS:
         while done < wanted:
             done += 1
-            other = run(Arithmetic.NUDGED, done)
+            other = run(noise, done)
             if _fits(other, eager):
                 nudged.append(other)
         judgement = judge(actual, eager, exact, nudged)
@@ -168,19 +224,21 @@ def _elementwise(run: Run, actual: torch.Tensor, eager: torch.Tensor) -> Judgeme
     return judgement
 
 
-def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor) -> Judgement:
+def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor, *, double: bool = False) -> Judgement:
     """Judge two results that were both computed in float64, and are not the same number.
 
     Two graphs that mean the same agree to 1e-13 there, but for constants that one of them rounds to float32. `run`
-    computes the expected one again; what float32's rounding of every result can do to it is the width.
+    computes the expected one again; what float32's rounding of every result can do to it is the width. If the program
+    is one of `double` precision itself, it is what its own rounding can do.
     """
-    rough = [other for seed in (1, 2, 3) if _fits(other := run(Arithmetic.ROUGH, seed), expected)]
+    noise, tolerance = (Arithmetic.NUDGED, _SAME_DOUBLE) if double else (Arithmetic.ROUGH, _SAME)
+    rough = [other for seed in (1, 2, 3) if _fits(other := run(noise, seed), expected)]
     if not _has_ulp(expected.dtype):
         return _judge_discrete(actual, expected, expected, rough)
     a, c = _double(actual), _double(expected)
     samples = [_double(r) for r in rough]
     size = torch.where(torch.isfinite(c), c.abs(), torch.zeros_like(c.abs()))
-    width = size * _SAME + float(size.square().mean().sqrt()) * _SAME
+    width = (size + float(size.square().mean().sqrt())) * tolerance
     if samples:
         width = width + torch.stack([_away(s, c) for s in samples]).amax(0) * _NUDGED_WIDTHS
     numbers = torch.isfinite(a) & torch.isfinite(c)
@@ -203,10 +261,11 @@ def agrees(actual: torch.Tensor, eager: torch.Tensor) -> bool:
     return actual.numel() == 0 or bool(_near(actual, eager).all())
 
 
-def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two graphs that were both run in float64 gave the same number. The shapes are equal.
+def same_in_float64(actual: torch.Tensor, expected: torch.Tensor, *, double: bool = False) -> bool:
+    """Whether two graphs that were both run in float64, as those of a `double` program are, gave the same number.
 
-    Rounding in float64 is far below what is allowed here, so that what is not the same has another meaning.
+    The shapes are equal. Rounding in float64 is far below what is allowed here, so that what is not the same has
+    another meaning.
     """
     if actual.numel() == 0:
         return True
@@ -215,7 +274,7 @@ def same_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     a, e = _double(actual), _double(expected)
     distance = (a - e).abs()
     size = torch.where(torch.isfinite(e), e.abs(), torch.zeros_like(distance))
-    allowed = size * _SAME + float(size.square().mean().sqrt()) * _SAME
+    allowed = (size + float(size.square().mean().sqrt())) * (_SAME_DOUBLE if double else _SAME)
     return bool(((distance <= allowed) | _same(a, e)).all())
 
 
@@ -355,10 +414,9 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
 
     Contiguous operands first: an operator that computes something else for other strides is wrong in eager.
     """
-    assert judgement.bad is not None
-    assert judgement.centre is not None
-    a, error = _double(actual), (_double(actual) - judgement.centre).abs()
-    if not bool(torch.isfinite(error[judgement.bad]).all()):
+    bad, centre, _ = judgement.outside
+    a, error = _double(actual), (_double(actual) - centre).abs()
+    if not bool(torch.isfinite(error[bad]).all()):
         return None  # Where there is no number, or should be none, precision is not the question.
     for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
         try:

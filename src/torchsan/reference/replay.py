@@ -5,27 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.reference.arithmetic import (
-    ABSOLUTE_ERRORS,
-    Arguments,
-    Arithmetic,
-    Operators,
-    Unavailable,
-    accumulation,
-    map_tensors,
-    rounds,
-    value_noise,
-)
-from torchsan.reference.coherence import Change, Coherent, find_coherent
+from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable
+from torchsan.reference.coherence import Change, Coherent, SharedAgain, find_coherent
 from torchsan.reference.judge import Judgement, settle
+from torchsan.reference.nudge import ABSOLUTE_ERRORS, accumulation, adds_up, map_tensors, rounds, value_noise
 from torchsan.reference.random import draw_as_kernels
+from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import is_higher_order, is_users_kernel
 
@@ -38,8 +30,14 @@ _METADATA_ONLY = frozenset(
 log = logging.getLogger(__name__)
 
 _SAMPLES = 12
+_FEW_SAMPLES = 4
 _MOST_ELEMENTS = 1 << 20
-"""Of all the values of a result's graph: what is larger is judged element by element only."""
+"""Of all the values of a result's graph: what is larger is looked at as a whole only if it is suspect."""
+_MOST_SUSPECT = 1 << 24
+_UNUSUAL = 4.0
+
+
+Again = SharedAgain | ElementsAgain
 
 
 class Replayer:
@@ -91,9 +89,14 @@ class Replayer:
         """
         return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
 
-    def coherent(self, node: torch.fx.Node, actual: torch.Tensor) -> Coherent | None:
-        """The operator whose error all elements of a compiled result share, if there is one."""
-        return _Closer(self, node, thorough=True).coherent(actual, self.run(node, Arithmetic.EAGER))
+    def confirms(
+        self, found: Again, node: torch.fx.Node, actual: torch.Tensor, changed: Container[torch.fx.Node]
+    ) -> bool | None:
+        """Whether the compiled result for these known values shows the error that was found; None if undecided.
+
+        `changed` are the known nodes that have other values than they had when the error was found.
+        """
+        return _Closer(self, node, thorough=True).confirms(found, actual, changed)
 
     def instead(self, known: Mapping[torch.fx.Node, Any]) -> Replayer:
         """The same with other values for some of the known nodes."""
@@ -151,23 +154,45 @@ class _Closer:
     def rounds(self) -> bool:
         return any(_rounds(node) for node in self._order)
 
-    def coherent(self, actual: torch.Tensor, eager: torch.Tensor) -> Coherent | None:
+    @property
+    def sums(self) -> bool:
+        adding = any(adds_up(node.target) for node in self._order if node.op == "call_function")
+        return adding and sum(map(self._elements, self._order)) <= _MOST_SUSPECT
+
+    def coherent(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Coherent | None:
         if not actual.is_floating_point() or any(is_mutable(n) for n in self._order):
             return None
-        if sum(map(self._elements, self._order)) > _MOST_ELEMENTS:
+        elements = sum(map(self._elements, self._order))
+        if elements > _MOST_SUSPECT or (elements > _MOST_ELEMENTS and not _is_suspect(actual, eager, exact)):
             return None
-        run = partial(self._replayer.run, self._node, Arithmetic.EXACT)
         try:
-            rounded = [run(change=partial(_rounded, seed)) for seed in range(_SAMPLES)]
-            # Half precision is summed in single precision, where more terms do not show.
-            precise = torch.finfo(actual.dtype).eps < 1e-4
-            accumulated = max(1.0, math.sqrt(self._terms()) / 2) if precise else 1.0
-            return find_coherent(
-                actual, lambda change: run(change=change), [eager, *rounded], _rounds, accumulated=accumulated
-            )
+            samples = _SAMPLES if elements <= _MOST_ELEMENTS else _FEW_SAMPLES
+            rounded = [self._exact(change=partial(_rounded, seed)) for seed in range(samples)]
+            return find_coherent(actual, lambda change: self._exact(change=change), [eager, *rounded], _rounds)
         except (RuntimeError, NotImplementedError, IndexError) as e:  # An operator that has no gradient, say.
             log.debug("no slopes of %s: %s", self._node.name, e)
             return None
+
+    def confirms(self, found: Again, actual: torch.Tensor, changed: Container[torch.fx.Node]) -> bool | None:
+        moved: set[torch.fx.Node] = set()
+        for node in self._order:
+            if any(parent in changed or parent in moved for parent in node.all_input_nodes):
+                moved.add(node)
+
+        def fixed(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
+            return value if node in moved else _rounded(seed, node, value, args)
+
+        constants = any(_rounds(node) for node in self._order if node not in moved)
+        weighs = isinstance(found, SharedAgain)
+        rounded, same = (
+            [self._exact(change=partial(change, seed)) for seed in range(_FEW_SAMPLES if wanted else 0)]
+            for change, wanted in ((_rounded, weighs), (fixed, constants))
+        )
+        return found.add(actual, lambda change: self._exact(change=change), rounded, same)
+
+    def _exact(self, change: Change | None = None) -> torch.Tensor:
+        result: torch.Tensor = self._replayer.run(self._node, Arithmetic.EXACT, change=change)
+        return result
 
     def _elements(self, node: torch.fx.Node) -> int:
         """How many elements the value of a node has in this call; 0 if it is no tensor, or not known."""
@@ -175,11 +200,15 @@ class _Closer:
         count = value.numel() if isinstance(value, torch.Tensor) else 0
         return count if isinstance(count, int) else int(self._replayer.number(count) or 0)
 
-    def _terms(self) -> float:
-        """How many values a node adds up, at most; 1 if every operator computes element by element."""
-        adding = [n for n in self._order if _rounds(n) and torch.Tag.pointwise not in getattr(n.target, "tags", ())]
-        ratios = [max(map(self._elements, n.all_input_nodes), default=1) / max(1, self._elements(n)) for n in adding]
-        return max(ratios, default=1.0)
+
+def _is_suspect(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is off by more than usual taken as a whole: of many elements, this has to do."""
+    own, other = (_size(t.to(torch.float64) - exact) for t in (actual, eager))
+    return own > _UNUSUAL * max(other, torch.finfo(actual.dtype).eps * _size(exact))
+
+
+def _size(t: torch.Tensor) -> float:
+    return float(t.nan_to_num(0, 0, 0).square().mean().sqrt())
 
 
 def _rounds(node: torch.fx.Node) -> bool:

@@ -45,7 +45,7 @@ class CachedCode:
     @property
     def same(self) -> bool:
         """Whether both are the same code, but for comments and the number that a graph has in its process."""
-        return _essence(self.code) == _essence(self.fresh_code)
+        return same_code(self.code, self.fresh_code)
 
     def painted(self, args: list[Any]) -> Any:
         """Call the cached code with memory that holds no result of an earlier call: what it leaves unwritten shows."""
@@ -72,6 +72,25 @@ def _paint(t: Any) -> Any:
     if t.dtype.is_floating_point or t.dtype.is_complex:
         return t.fill_(float("nan"))
     return t.fill_(1 if t.element_size() == 1 else 0x55AA)
+
+
+def same_code(code: str, other: str, *, named: bool = True) -> bool:
+    """Whether two generated programs are the same, but for comments and the number that a graph has in its process.
+
+    If not `named`, kernels may have other names: they are called after operators that only the program knows.
+    """
+    return _essence(code) == _essence(other) if named else _anonymous(code) == _anonymous(other)
+
+
+_KERNEL = re.compile(r"\bcpp_fused_\w+")
+_BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MULTILINE)
+"""What a generated program ends with, for people who want to time it."""
+
+
+def _anonymous(code: str) -> list[str]:
+    numbers: dict[str, str] = {}
+    lines = _essence(_BENCHMARK.split(code)[0])
+    return [_KERNEL.sub(lambda m: numbers.setdefault(m[0], f"kernel_{len(numbers)}"), line) for line in lines]
 
 
 def _essence(code: str) -> list[str]:

@@ -57,6 +57,24 @@ class Part:
             del self.overrides[thread]
 
 
+class Idle(Protocol):
+    """Lets calls pass."""
+
+    idle: int
+    """How many calls run unseen before the next that is shown."""
+
+
+class StagesWatcher(Protocol):
+    """Looks at the calls of one compiled graph of Dynamo's."""
+
+    @property
+    def attention(self) -> Idle:
+        """Which calls it looks at."""
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        """Call the compiled function for the program, and return its result."""
+
+
 class CompileStages:
     """One graph of Dynamo's, and what the compiler made of it."""
 
@@ -66,7 +84,7 @@ class CompileStages:
         """Dynamo's graph, and after each pass that Inductor ran on it before AOTAutograd."""
         self.parts: list[Part] = []
         self.compiled: Callable[..., Any] | None = None
-        self.watch: Callable[[tuple[Any, ...]], Any] | None = None
+        self.watch: StagesWatcher | None = None
         """Calls the compiled function with the arguments and looks on; None to run at full speed."""
 
 
@@ -178,7 +196,12 @@ def _entry(
 
     def observed(*args: Any) -> Any:
         watch = stages.watch
-        return compiled(*args) if watch is None else watch(args)
+        if watch is None:
+            return compiled(*args)
+        if watch.attention.idle:
+            watch.attention.idle -= 1
+            return compiled(*args)
+        return watch(args)
 
     return functools.wraps(compiled, assigned=())(observed) if hasattr(compiled, "__dict__") else observed
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchsan.torch_internals.compile_stages import Idle
 from torchsan.torch_internals.patches import Patches, missing
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class CallWatcher(Protocol):
     """Looks at the outermost calls of one compiled function."""
 
-    idle: int
-    """How many calls run unseen before the next that is shown."""
+    @property
+    def attention(self) -> Idle:
+        """Which calls it looks at."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the compiled function for the program, and return its result."""
@@ -59,11 +61,12 @@ def _observed(compiled: Callable[..., Any], watcher: Watcher, watching: list[boo
     from torchsan.torch_internals.dispatch import hide_from_dynamo
 
     watch = watcher(_users_function(compiled), compiled)
+    attention = watch.attention
 
     @functools.wraps(compiled)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        if watch.idle:
-            watch.idle -= 1
+        if attention.idle:
+            attention.idle -= 1
             return compiled(*args, **kwargs)
         if not watching or getattr(_inside, "call", False) or _is_traced():
             return compiled(*args, **kwargs)

@@ -108,6 +108,43 @@ def pop_mode(mode: OperatorMode) -> None:
         _push_mode(other)
 
 
+def rest_mode(mode: OperatorMode) -> bool:
+    """Take the mode off this thread's stack if it is the only one there and nothing is under way; return whether so."""
+    if _len_torch_dispatch_stack() != 1 or not _undisturbed():
+        return False
+    top = _pop_mode()
+    if top is not mode:
+        _push_mode(top)
+    return top is mode
+
+
+def resume_mode(mode: OperatorMode) -> bool:
+    """Put the mode on this thread's stack if that is empty and nothing is under way; return whether so."""
+    if _len_torch_dispatch_stack() or not _undisturbed():
+        return False
+    _push_mode(mode)
+    return True
+
+
+def _undisturbed() -> bool:
+    """Whether this is the program's own code, and nothing around it puts the state of the dispatcher back.
+
+    With the stack comes a dispatch key. What is around (an inference mode, a kernel in Python, a backward) may have
+    kept a copy of all keys, and at its end the stack and the key would no longer agree.
+    """
+    return (
+        not torch.is_inference_mode_enabled()
+        and torch._C._current_graph_task_id() == -1
+        and torch._C._functorch.maybe_current_level() is None
+        # Under autocast there are fewer, which are put back one by one.
+        and (torch._C._dispatch_tls_local_exclude_set() | _excluded) == _excluded
+    )
+
+
+_excluded = torch._C._dispatch_tls_local_exclude_set()
+"""The dispatch keys that are off in code of nobody's."""
+
+
 def remove_own_modes() -> None:
     """Take every mode of torchsan's off this thread's stack, and leave the program's."""
     kept: list[TorchDispatchMode] = []

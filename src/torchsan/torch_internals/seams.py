@@ -170,7 +170,9 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch.utils._python_dispatch": "TorchDispatchMode.__torch_dispatch__(self, func, types, args, kwargs); "
             "TorchDispatchMode.ignore_compile_internals(); TorchDispatchMode._should_skip_dynamo(); "
             "_push_mode(mode); _pop_mode(...)",
-            "torch._C": "_len_torch_dispatch_stack; _is_alias_of; _has_storage; _dispatch_has_kernel_for_dispatch_key",
+            "torch._C": "_len_torch_dispatch_stack; _is_alias_of; _has_storage; _dispatch_has_kernel_for_dispatch_key; "
+            "_current_graph_task_id; _dispatch_tls_local_exclude_set",
+            "torch._C._functorch": "maybe_current_level",
             "torch._C._dynamo.eval_frame": "_FrameAction; _FrameExecStrategy; set_code_exec_strategy",
             "threading": "Thread._bootstrap_inner(self)",
         },
@@ -217,6 +219,17 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
         {
             "torch._inductor.graph": "GraphLowering.codegen_with_cpp_wrapper(self); GraphLowering.aot_mode",
             "torch._inductor": "aoti_compile_and_package(*, package_path, inductor_configs); aoti_load_package(...)",
+        },
+    ),
+    (
+        "caches",
+        "generate the code of a cached graph anew",
+        {
+            "torch._inductor.compile_fx": "compile_fx_inner(gm, example_inputs, ...)",
+            "torch._inductor.graph": "GraphLowering._compile_to_module(self); GraphLowering.codegen(self)",
+            "torch._inductor.config": "get_config_copy()",
+            "torch._guards": "TracingContext; tracing(...)",
+            "torch._subclasses.fake_tensor": "FakeTensorMode",
         },
     ),
     ("repro", "compile with the program's settings", {"torch._inductor.config": "_config; _is_default(name)"}),

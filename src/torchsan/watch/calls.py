@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import FindingsError
-from torchsan.options import Calls, selects_call
+from torchsan.options import NEVER, Calls, calls_until, selects_call
 from torchsan.recording.flight import CHECKING, NOTHING, RUNNING
 from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
+from torchsan.watch.pace import MOST_KINDS, Pace
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
@@ -36,6 +37,18 @@ def current_call(graph: GraphRef) -> int | None:
     """Which call of a graph, from 0, is running on this thread, if it is observed; None if none is."""
     found: dict[GraphRef, int] = getattr(_running, "calls", {})
     return found.get(graph)
+
+
+_LONGEST_REST = 0.05
+"""Seconds."""
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """One set of sizes that a program was called with: how often, and up to which call nobody wants to look."""
+
+    calls: int = 0
+    quiet: int = 0
 
 
 @contextmanager
@@ -59,36 +72,90 @@ class ProbedProgram:
         observers: Iterable[Observer],
         failed: Failed,
         flight: Flight | None = None,
+        *,
+        pace: Pace | None = None,
     ) -> None:
-        """`flight` is told which launch runs or is checked."""
+        """`flight` is told which launch runs or is checked; `pace` is for sets of sizes beyond the first."""
         self._program = program
         self._original = original
         self._flight = flight
         self._probed = probed
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
-        self._calls: Counter[tuple[int, ...]] = Counter()
+        self._pace = pace or Pace()
+        self._idle = self._rested = 0
+        """How many calls run as they are before anyone is asked; and how many in this rest."""
+        self._sets: dict[tuple[int, ...], _Sizes] = {}
         self._sized: tuple[int, ...] | None = None
         self._total = 0
+        self._counting = [o for o in self._observers if type(o).called is not Observer.called]
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
+        self._count(self._rested - self._idle)
         self._observers = ()
+        self._idle = NEVER
 
     def __call__(self, args: list[Any]) -> Any:
+        if self._idle:  # Most calls end here, so nothing else is done.
+            self._idle -= 1
+            return self._original(args)
         observers = self._observers
         if not observers:
             return self._original(args)
+        known = self._sizes(args)
+        number = self._count(self._rested + 1) - 1
+        self._rested = 0
+        sampled = known is None and self._pace.allows()
         # Each set of sizes counts for itself: a kernel may be right for one and wrong for the next.
+        call = number if known is None else known.calls
+        if known is not None:
+            known.calls += 1
+        quiet = 0 if sampled else self._quiet(known, call)
+        start = time.perf_counter()
+        if not quiet:
+            asked = 0 if sampled else call
+            watches = [(o.name, w) for o in observers if (w := self._open(o, asked)) is not None]
+            if watches:
+                result = self._watched(args, watches, number)
+                if sampled:
+                    self._pace.spent(time.perf_counter() - start)
+                return result
+        result = self._original(args)
+        if quiet and (known is None or not self._sized):
+            # Ask nobody until someone wants a call, or until as many calls were made again, or for a while.
+            most = int(_LONGEST_REST / max(time.perf_counter() - start, 1e-6))
+            self._idle = self._rested = min(quiet - 1, self._total, most)
+            if known is not None:
+                known.calls += self._idle
+        return result
+
+    def _quiet(self, known: _Sizes | None, call: int) -> int:
+        """For how many calls, this one among them, nobody wants to look."""
+        if known is not None and known.quiet > call:
+            return known.quiet - call
+        quiet = min((o.quiet(self._program, call) for o in self._observers), default=NEVER)
+        if known is not None:
+            known.quiet = call + quiet
+        return quiet
+
+    def _sizes(self, args: list[Any]) -> _Sizes | None:
+        """The set of sizes of a call; None for one of too many."""
         if self._sized is None:  # A generated program takes numbers at the same places in every call.
             self._sized = tuple(n for n, a in enumerate(args) if type(a) is int)
         sizes = tuple([args[n] for n in self._sized])
-        call = self._calls[sizes]
-        self._calls[sizes] = call + 1
-        number, self._total = self._total, self._total + 1
-        watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
-        if not watches:
-            return self._original(args)
+        known = self._sets.get(sizes)
+        if known is None and len(self._sets) < MOST_KINDS:
+            known = self._sets[sizes] = _Sizes()
+        return known
+
+    def _count(self, calls: int) -> int:
+        self._total += calls
+        for observer in self._counting:
+            observer.called(self._program, calls)
+        return self._total
+
+    def _watched(self, args: list[Any], watches: list[tuple[str, CallWatch]], number: int) -> Any:
         mark = None if self._flight is None else self._flight.of_call(self._program.ref, number)
         running = ProbedCall(self._program, "call", self._probed, watches, self._failed, mark)
         with _numbered(self._program.ref, number):
@@ -230,22 +297,27 @@ class Timer(Observer):
         self._writer = writer
         self._timed = calls
         self._checked = checked
-        self._passed: Counter[str] = Counter()
+        self._labels: dict[GraphRef, str] = {}
         self._seen: Counter[GraphRef] = Counter()
         self._looked: Counter[GraphRef] = Counter()
 
-    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+    def called(self, program: CompiledProgram, calls: int) -> None:
         ref = program.ref
-        wanted = selects_call(self._timed, call)
-        self._seen[ref] += 1
-        self._looked[ref] += wanted and self._checked
+        before, self._seen[ref] = self._seen[ref], self._seen[ref] + calls
+        self._labels[ref] = program.record.label
         # Now and then, for a program that is killed; the final counts are recorded when the session ends.
-        if wanted or self._seen[ref].bit_count() == 1:
+        if before.bit_length() < self._seen[ref].bit_length():
             self._record(ref)
-        if wanted:
-            return _TimedCall(self._writer, program, call)
-        self._passed[program.record.label] += 1
-        return None
+
+    def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        if not selects_call(self._timed, call):
+            return None
+        self._looked[program.ref] += self._checked
+        self._record(program.ref)
+        return _TimedCall(self._writer, program, call)
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        return calls_until(self._timed, call)
 
     def _record(self, ref: GraphRef) -> None:
         checked = self._looked[ref] if self._sampler is None else self._sampler.calls_of(f"{ref.id} {ref.direction}")
@@ -255,11 +327,16 @@ class Timer(Observer):
     def close(self) -> None:
         for ref in self._seen:
             self._record(ref)
-        for label, count in self._passed.items() if self._checked else ():
+        for ref, seen in self._seen.items() if self._checked else ():
+            count = seen - self._looked[ref]
             calls = "1 call" if count == 1 else f"{count} calls"
             those = f"the first {self._timed}" if isinstance(self._timed, int) else f"numbers {self._timed}"
-            reason = f"only {those} with each set of sizes are checked; --calls N|all for more"
-            self._writer.skipped(f"{calls} of graph {label}", reason)
+            reason = (
+                f"only {those} with each of {MOST_KINDS} sets of sizes are checked, and now and then one with others; "
+                "--calls N|all for more"
+            )
+            if count:
+                self._writer.skipped(f"{calls} of graph {self._labels[ref]}", reason)
 
 
 @dataclass(slots=True)

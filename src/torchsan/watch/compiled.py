@@ -21,6 +21,8 @@ from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
 from torchsan.watch.calls import ProbedProgram
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
+from torchsan.watch.operators import expect_news
+from torchsan.watch.pace import Pace
 from torchsan.watch.provenance import buffers_of_launches
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Programs:
     def __init__(self, writer: Recorder, observers: tuple[Observer, ...]) -> None:
         self._writer = writer
         self._observers = observers
+        self._pace = Pace()
         self._lock = threading.Lock()
         self._ids: dict[object, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
@@ -173,8 +176,10 @@ class Programs:
             return
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
-        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, self._writer.flight)
+        flight = self._writer.flight
+        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, flight, pace=self._pace)
         module.call = entry
+        expect_news()
 
         def undo() -> None:
             entry.detach()

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torchsan.options import NEVER
 from torchsan.records import GraphRecord, GraphRef
 from torchsan.torch_internals import Buffer, LoweredGraph
 from torchsan.torch_internals.wrapper import Alias, Allocate, Free, Launch, Program, Return
@@ -121,6 +122,13 @@ class Observer:
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         """The program is called for the `call`-th time, from 0, with its sizes. None lets it run at full speed."""
         return None
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        """For how many calls, from the `call`-th on, `watch` would surely return None: they are not shown to it."""
+        return NEVER if type(self).watch is Observer.watch else 0
+
+    def called(self, program: CompiledProgram, calls: int) -> None:
+        """The program was called so many times more, whoever was shown it; told now and then."""
 
     def close(self) -> None:
         """The session is over. Always the last."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from torchsan.errors import FindingsError
 from torchsan.torch_internals.patches import Patches, missing
+from torchsan.watch.pace import MOST_KINDS, Pace
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class OperatorObserver:
 
 
 @contextmanager
-def observe_operators(observer: OperatorObserver) -> Iterator[None]:
+def observe_operators(observer: OperatorObserver) -> Iterator[Instrument]:
     """Show the operator calls of this process to `observer` while the context lasts.
 
     May be entered before torch is imported, and does not import it. Threads are covered when they start inside.
@@ -75,26 +77,67 @@ def observe_operators(observer: OperatorObserver) -> Iterator[None]:
         observer.not_covered("operators", f"torchsan failed: {type(error).__name__}: {error}"[:300])
 
     patches = Patches(failed)
-    instrument = _Instrument(observer)
+    instrument = Instrument(observer)
     if threading.active_count() > 1:
         names = ", ".join(t.name for t in threading.enumerate() if t is not threading.current_thread())
         observer.not_covered("operators on other threads", f"threads that were there before are not seen: {names:.200}")
     try:
         patches.wrap("threading", "Thread._bootstrap_inner", instrument.thread)
         patches.when_imported("torch", lambda _module: instrument.attach(patches))
-        yield
+        _instruments.append(instrument)
+        yield instrument
     finally:
+        _instruments.remove(instrument)
         instrument.detach()
         patches.restore()
         observer.closed()
 
 
-class _Instrument:
+def between_calls() -> None:
+    """To be called now and then where the program calls a compiled function, outside of PyTorch's own code."""
+    for instrument in _instruments:
+        instrument.between()
+
+
+def expect_news() -> None:
+    """Something new was compiled: see the operators that are called next."""
+    for instrument in _instruments:
+        instrument.expecting = True
+
+
+_FAMILIAR = 1000
+"""After so many calls of which none was of a new kind, operators are seen only in short stretches."""
+_STRETCH = 200
+"""So many calls, at least, of which none is of a new kind."""
+_SECONDS = 8e-6
+"""What it costs to see a call, about."""
+_SHARE = 0.004
+"""The part of the time that short stretches may take."""
+
+
+_instruments: list[Instrument] = []
+"""Those at work."""
+
+
+class Instrument:
+    """The modes through which calls are seen, one for each thread.
+
+    A mode costs every call more than the operator itself may take. So on a thread that calls compiled programs it is
+    taken off when nothing new comes any more, and put back for a short stretch now and then.
+    """
+
     def __init__(self, observer: OperatorObserver) -> None:
         self._observer = observer
         self._handler: Callable[..., Any] | None = None
         self._modes: dict[int, Any] = {}
         self._pid = os.getpid()
+        self._calls: SeenCalls | None = None
+        self._resting: dict[int, Pace] = {}
+        """Threads whose mode is off, and until when."""
+        self._since = 0
+        """How many calls there had been when the stretch began."""
+        self.expecting = False
+        """Whether something new was compiled, after which there may be other calls than before."""
 
     def attach(self, patches: Patches) -> None:
         """torch is there: see what this thread calls from now on, if this PyTorch has what that needs."""
@@ -102,7 +145,8 @@ class _Instrument:
             return
         from torchsan.torch_internals.dispatch import observe_functionalize
 
-        self._handler = SeenCalls(self._observer, self._call).handle
+        self._calls = SeenCalls(self._observer, self._call)
+        self._handler = self._calls.handle
         self._enter()
         observe_functionalize(patches, self._functionalized)
 
@@ -117,6 +161,31 @@ class _Instrument:
             from torchsan.torch_internals.dispatch import pop_mode
 
             pop_mode(own)
+
+    def between(self) -> None:
+        """A compiled function is about to be called, or nothing is under way: see operators from now on, or rest."""
+        calls, me = self._calls, threading.get_ident()
+        if calls is None or (mode := self._modes.get(me)) is None:
+            return
+        from torchsan.torch_internals.dispatch import rest_mode, resume_mode
+
+        pace = self._resting.get(me)
+        if pace is not None:
+            if (self.expecting or pace.allows()) and resume_mode(mode):
+                del self._resting[me]
+                self._since = calls.count
+                self.expecting = False
+            return
+        familiar = calls.count - max(calls.news, self._since) > (_STRETCH if self._since else _FAMILIAR)
+        if not familiar or not rest_mode(mode):
+            return
+        if not self._since:
+            self._observer.not_covered(
+                "operators between compiled calls",
+                f"after {calls.count} calls, the last {_FAMILIAR} of known kinds, seen only in short stretches",
+            )
+        pace = self._resting[me] = Pace(_SHARE)
+        pace.spent((calls.count - self._since) * _SECONDS)
 
     def thread(self, original: Callable[[Any], Any], thread: threading.Thread) -> Any:
         """Run the first function of a new thread, with the mode around it."""
@@ -213,9 +282,13 @@ class SeenCalls:
         self._look = look
         self._operators: dict[int, _Operator] = {}
         self._key = _key_maker()
+        self._pace = Pace()
+        self.count = self.news = 0
+        """How many calls there were, and when the last one of a new kind was."""
 
     def handle(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the call and return its result."""
+        self.count += 1
         operator = self._operators.get(id(func))
         if operator is None:
             operator = self._operators[id(func)] = _Operator(func, self._observer.wants(func))
@@ -245,8 +318,15 @@ class SeenCalls:
                 f"called with more than {len(operator.seen)} kinds of arguments; only the first of them were checked",
             )
             return func(*args, **kwargs)
+        many = len(operator.seen) >= MOST_KINDS
+        if many and not self._pace.allows():
+            return func(*args, **kwargs)
+        self.news = self.news if many else self.count
         call = OperatorCall(overload=func, args=args, kwargs=kwargs)
+        start = time.perf_counter()
         result, remember = self._look(call, lambda: func(*args, **kwargs))
+        if many:
+            self._pace.spent(time.perf_counter() - start)
         if remember:
             operator.seen[key] = None if remember is True else remember
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchsan.options import Calls, selects_call
+from torchsan.options import Calls, calls_until, selects_call
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 
 if TYPE_CHECKING:
@@ -47,3 +47,6 @@ class MemoryCheck(Observer):
         if self._outside is None:
             return LifetimesWatch(self._collector, program, plan, call)
         return MemoryWatch(self._collector, program, plan, call, self._outside)
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        return 0 if self._plans[id(program)].learnt.overflows else calls_until(self._calls, call)

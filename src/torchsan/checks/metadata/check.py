@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torchsan.options import Calls, selects_call
+from torchsan.options import Calls, calls_until, selects_call
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.operators import OperatorCall, OperatorObserver, Remember
 
@@ -69,3 +69,6 @@ class MetadataCheck(Observer, OperatorObserver):
         if not selects_call(self._calls, call):
             return None
         return MetadataWatch(self._judge, program, self._plans[id(program)], self._misled)
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        return calls_until(self._calls, call)

@@ -11,9 +11,10 @@ import torch
 
 from torchsan.checks.stages.findings import difference_finding, same, structural, wrong
 from torchsan.records import Finding, Severity, SourceLine, Stage
-from torchsan.reference.arithmetic import Arithmetic, Unavailable, map_tensors, widened
+from torchsan.reference.arithmetic import Arithmetic, Unavailable, widened
 from torchsan.reference.calls import Circumstances, Computing, Results, share_memory
 from torchsan.reference.judge import Outcome
+from torchsan.reference.nudge import map_tensors
 from torchsan.torch_internals.operators import flatten
 
 

@@ -14,6 +14,7 @@ from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.torch_internals.compiled_calls import observe_compiled_calls
 from torchsan.watch.compiled import graph_record
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
+from torchsan.watch.pace import Attention, Pace
 
 if TYPE_CHECKING:
     import torch.fx
@@ -43,6 +44,7 @@ class StagesCheck(Observer):
         """The kernels that compute the nodes of each graph."""
         self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
         self._referee: CaptureReferee | None = None
+        self._pace = Pace()
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -58,6 +60,7 @@ class StagesCheck(Observer):
         if self._referee is None:
             self._referee = CaptureReferee(
                 self._calls,
+                self._pace,
                 report=lambda finding: self._collector.add((next(self._numbers), "python"), finding, no_exhibit),
                 skipped=self._writer.skipped,
                 explained=lambda: sum(
@@ -96,7 +99,8 @@ class StagesCheck(Observer):
         if not inductor:
             self._record(ladder, refs)
         label = next((f"graph {r.id}" for r in refs.values()), "a graph")
-        if writes_attributes(ladder.dynamo.snapshots[0].graph):
+        captured = ladder.dynamo.snapshots[0]
+        if writes_attributes(captured.graph, captured.attributes):
             # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
             self._writer.skipped(
                 f"stages of {label}", "it changes tensors that are not its inputs: a second run would change them twice"
@@ -117,7 +121,7 @@ class StagesCheck(Observer):
 
         ladder.watch = StagesWatch(
             ladder,
-            self._calls,
+            Attention(self._calls, self._pace),
             refs=refs,
             report=report,
             skipped=lambda reason: self._writer.skipped(f"stages of {label}", reason),

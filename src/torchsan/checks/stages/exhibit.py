@@ -14,7 +14,7 @@ from torchsan.checks.stages.plan import first_stage_graph
 from torchsan.graphs.data import Keep, Unrepresentable
 from torchsan.graphs.encode import GraphCut, given_tensor
 from torchsan.records import Exhibit, Finding, Given
-from torchsan.reference.arithmetic import map_tensors
+from torchsan.reference.nudge import map_tensors
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import trace_operators
 

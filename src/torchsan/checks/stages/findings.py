@@ -76,11 +76,16 @@ def structural(actual: Results, expected: Results, *, dtypes: bool = True) -> li
     return found
 
 
-def apart_in_float64(actual: Results, expected: Results) -> list[str]:
-    """The results of two float64 runs that are not the same number. Those of other shapes are left out."""
+def apart_in_float64(actual: Results, expected: Results, *, double: bool = False) -> list[str]:
+    """The results of two float64 runs that are not the same number. Those of other shapes are left out.
+
+    `double` tells that the program computes in float64 itself.
+    """
     pairs = ((name, *pair(actual, expected, name)) for name in expected.tensors)
     return [
-        n for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape and not same_in_float64(a, e)
+        name
+        for name, a, e in pairs
+        if a is not None and e is not None and a.shape == e.shape and not same_in_float64(a, e, double=double)
     ]
 
 
@@ -107,10 +112,13 @@ def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Differenc
     return found
 
 
-def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun) -> list[Difference]:
-    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32."""
+def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun, *, double: bool = False) -> list[Difference]:
+    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32.
+
+    `double` tells that the program computes in float64 itself.
+    """
     found = []
-    for name in apart_in_float64(actual, expected):
+    for name in apart_in_float64(actual, expected, double=double):
         a, e = pair(actual, expected, name)
         assert a is not None
         assert e is not None
@@ -118,7 +126,7 @@ def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun) -> list[D
         def run(arithmetic: Arithmetic, seed: int, name: str = name) -> Any:
             return pair(rerun(arithmetic, seed), expected, name)[0]
 
-        judgement = differ_in_float64(run, a, e)
+        judgement = differ_in_float64(run, a, e, double=double)
         if judgement.outcome is not Outcome.RIGHT:
             kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
             found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
@@ -210,7 +218,8 @@ def difference_finding(
 def _text(evidence: dict[str, Any]) -> Iterator[str]:
     """The evidence as people read it."""
     if "compiled" in evidence:
-        values = [f"{name} {_number(evidence[name])}" for name in ("compiled", "eager", "float64") if name in evidence]
+        names = [name for name in ("compiled", "eager", "float64") if name in evidence]
+        values = map(" ".join, zip(names, _told_apart(*(evidence[name] for name in names)), strict=True))
         yield f"at {evidence['first_bad']}: {', '.join(values)}"
     results = evidence["results"]
     if len(results) > 1:
@@ -232,12 +241,17 @@ def _what(difference: Difference, evidence: dict[str, Any]) -> str:
     if difference.message:
         return difference.message
     place = str(evidence["first_bad"]) if evidence["first_bad"] else ""
-    values = f"{difference.name}{place} is {_number(evidence['compiled'])}, not {_number(evidence['eager'])}"
-    return f"{values} ({evidence['bad']} of {evidence['elements']} elements)"
+    compiled, eager = _told_apart(evidence["compiled"], evidence["eager"])
+    return f"{difference.name}{place} is {compiled}, not {eager} ({evidence['bad']} of {evidence['elements']} elements)"
 
 
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _told_apart(*values: Any) -> list[str]:
+    """Numbers with as many digits as it takes to tell the first two apart, and six at least."""
+    for digits in (6, 9, 12, 17):
+        texts = [f"{v:.{digits}g}" if isinstance(v, float) else str(v) for v in values]
+        if len(set(texts[:2])) > 1:
+            break
+    return texts
 
 
 def _changed(before: Snapshot | None, after: Snapshot) -> list[torch.fx.Node]:

@@ -245,7 +245,8 @@ class Search:
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
         reruns = self._reruns(top, own_random=False)
         if arithmetic is Arithmetic.EXACT:
-            return found or wrong_in_float64(actual, expected, reruns)
+            double = all(_is_double(each.changed.graph) for each in (top, graph))
+            return found or wrong_in_float64(actual, expected, reruns, double=double)
         names = [n for n in expected.tensors if not _equal(actual, expected, n)]
         return found + [d for d in wrong(actual, names, reruns) if _settled(d)]
 
@@ -315,3 +316,10 @@ def _equal(a: Results, b: Results, name: str) -> bool:
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def _is_double(graph: torch.fx.Graph) -> bool:
+    """Whether all real numbers of a graph are in float64, so that nothing in it is rounded to float32."""
+    metas = [node.meta.get("val", node.meta.get("example_value")) for node in graph.nodes]
+    dtypes = {m.dtype for m in metas if isinstance(m, torch.Tensor) and m.is_floating_point()}
+    return dtypes == {torch.float64}

@@ -48,6 +48,8 @@ def _steps(trail: Trail) -> Iterator[tuple[Snapshot, tuple[Reordered, ...]]]:
     for before, after in itertools.pairwise(trail.snapshots):
         if not wanted[before] and not wanted[after]:
             continue
+        if _writes_inside(before) or _writes_inside(after):
+            continue
         for snapshot in (before, after):
             if snapshot not in effects:
                 effects[snapshot] = Effects(snapshot.graph)
@@ -55,6 +57,12 @@ def _steps(trail: Trail) -> Iterator[tuple[Snapshot, tuple[Reordered, ...]]]:
         effects.pop(before)
         if found:
             yield after, found
+
+
+def _writes_inside(snapshot: Snapshot) -> bool:
+    """Whether a function that is passed to an operator, as to `cond`, writes: nobody follows what, and when."""
+    held = snapshot.attributes.values()
+    return any(isinstance(value, torch.fx.GraphModule) and mutates(value.graph) for value in held)
 
 
 def reordered(before: Effects, after: Effects) -> Iterator[Reordered]:

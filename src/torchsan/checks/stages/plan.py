@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -254,9 +255,23 @@ def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:
     return frozenset(positions[n] for n in _maybe_written(graph) if n in positions)
 
 
-def writes_attributes(graph: torch.fx.Graph) -> bool:
-    """Whether it may write tensors that it holds itself, as the step of an optimizer does: it cannot run on copies."""
-    return any(node.op == "get_attr" for node in _maybe_written(graph))
+def writes_attributes(graph: torch.fx.Graph, attributes: Mapping[str, Any]) -> bool:
+    """Whether it may write tensors that it holds itself, as the step of an optimizer does: it cannot run on copies.
+
+    `attributes` are what it holds: functions that it passes to operators, too, which may hold tensors of their own.
+    """
+    for node in _maybe_written(graph):
+        held = attributes.get(str(node.target)) if node.op == "get_attr" else None
+        if isinstance(held, torch.fx.GraphModule):
+            if writes_attributes(held.graph, _attributes(held)):
+                return True
+        elif node.op == "get_attr":
+            return True
+    return False
+
+
+def _attributes(module: torch.fx.GraphModule) -> dict[str, Any]:
+    return {str(n.target): operator.attrgetter(str(n.target))(module) for n in module.graph.nodes if n.op == "get_attr"}
 
 
 def _maybe_written(graph: torch.fx.Graph) -> set[torch.fx.Node]:

@@ -15,22 +15,19 @@ from torchsan.checks.stages.capture import source_of
 from torchsan.checks.stages.findings import Difference, difference_finding
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
-from torchsan.options import Calls, selects_call
+from torchsan.options import Calls
 from torchsan.records import Finding, Severity, Stage
 from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.isolation import obstacle
 from torchsan.reference.reachable import fingerprint, returned
 from torchsan.reference.twin import After, Call, Twin, TwinFailed
 from torchsan.torch_internals.compile_stages import backward_is_traced
-from torchsan.torch_internals.operators import undisturbed
+from torchsan.torch_internals.operators import outside_modes, undisturbed
+from torchsan.watch.operators import between_calls
+from torchsan.watch.pace import Attention, Pace
 
 log = logging.getLogger(__name__)
 
-_MOST_KINDS = 64
-_ALWAYS = 32
-"""Calls at the beginning whose arguments are looked at, whatever that costs."""
-_SHARE = 0.005
-"""The part of a call's time that looking at its arguments may take, on average, afterwards."""
 _MOST_PENDING = 4
 """Calls that may wait for their backward at a time."""
 _WHAT = "the compiled function does not do what its Python does"
@@ -42,9 +39,15 @@ class CaptureReferee:
     """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now."""
 
     def __init__(
-        self, calls: Calls, report: Report, skipped: Callable[[str, str], None], explained: Callable[[], int]
+        self,
+        calls: Calls,
+        pace: Pace,
+        report: Report,
+        skipped: Callable[[str, str], None],
+        explained: Callable[[], int],
     ) -> None:
         self.calls = calls
+        self.pace = pace
         self.report = report
         self.skipped = skipped
         self.explained = explained
@@ -68,42 +71,36 @@ class FunctionWatch:
     """One compiled function: checks its first calls, each whose arguments or state look new, and now and then one."""
 
     def __init__(self, referee: CaptureReferee, fn: Callable[..., Any], compiled: Callable[..., Any]) -> None:
-        self.idle = 0
+        self.attention = Attention(referee.calls, referee.pace, powers=True)
         self._referee = referee
         self._fn = fn
         self._compiled = compiled
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
-        self._count = 0
-        self._seen: set[Any] = set()
-        self._looking = self._calling = 0.0
         self._done = False
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
-        start = time.perf_counter()
-        wanted = not self._done and self._wanted(args, kwargs)
-        looked = time.perf_counter()
-        if wanted:
-            return self._checked(args, kwargs)
-        result = self._compiled(*args, **kwargs)
-        self._looking, self._calling = looked - start, time.perf_counter() - looked
+        between_calls()
         if self._done:
-            self.idle = 1 << 62
-        elif self._count > _ALWAYS and isinstance(self._referee.calls, int):
-            self.idle = min(int(self._looking / (_SHARE * self._calling + 1e-9)), 4096)
-            self._count += self.idle
+            self.attention.rest()
+            return self._compiled(*args, **kwargs)
+        start = time.perf_counter()
+        wanted = self.attention.wants(lambda: self._look(args, kwargs))
+        looked = time.perf_counter()
+        result = self._checked(args, kwargs) if wanted else self._compiled(*args, **kwargs)
+        took = time.perf_counter() - looked
+        if wanted:
+            self.attention.checked(took)
+        else:
+            self.attention.unchecked(looked - start, took)
         return result
 
-    def _wanted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        number, calls = self._count, self._referee.calls
-        self._count += 1
+    def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         try:
-            look = hash(fingerprint(self._fn, args, kwargs))
+            with outside_modes():
+                return hash(fingerprint(self._fn, args, kwargs))
         except Exception:  # noqa: BLE001  # an argument may be anything; then it is like all others
-            look = 0
-        new = look not in self._seen and len(self._seen) < _MOST_KINDS
-        self._seen.add(look)
-        return new or selects_call(calls, number) or (number >= 16 and number & (number - 1) == 0)
+            return 0
 
     def _skip(self, reason: str, *, done: bool = True) -> None:
         self._done = self._done or done

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
-import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -32,19 +31,16 @@ from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import launches_users_kernels, maybe_mutated
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
-from torchsan.options import Calls, selects_call
 from torchsan.recording.flight import Flight
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
-from torchsan.reference.arithmetic import Arithmetic
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
 from torchsan.reference.judge import Outcome, agrees, as_near_as_eager, is_another
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
+from torchsan.watch.pace import Attention
 
 log = logging.getLogger(__name__)
-
-_MOST_KINDS = 64
-"""How many kinds of inputs of one graph are told apart, so that nothing grows without end."""
 
 
 class StagesWatch:
@@ -59,7 +55,7 @@ class StagesWatch:
     def __init__(
         self,
         stages: CompileStages,
-        calls: Calls,
+        attention: Attention,
         *,
         refs: Mapping[Direction, GraphRef],
         report: Callable[[Finding, Build], None],
@@ -73,9 +69,9 @@ class StagesWatch:
         unchecked: Callable[[str], None],
         flight: Flight | None,
     ) -> None:
+        self.attention = attention
         self._stages = stages
         self._flight = flight
-        self._calls = calls
         self._refs = refs
         self._report = report
         self.skipped = skipped
@@ -92,34 +88,48 @@ class StagesWatch:
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
         self._raw_names = [f"input {n.name}" for n in graph.nodes if n.op == "placeholder"]
-        self._lock = threading.Lock()
-        self._seen: dict[Any, int] = {}
         self._reported: set[tuple[Stage, str | None]] = set()
         self._noted: set[tuple[Stage, str | None]] = set()
         self._wrong = False
         self._first: tuple[Given, ...] | None = None
         """What the inputs of the first call looked like, for which the graph was compiled."""
         self._later = False
-        self._numbers = itertools.count()
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
         compiled = self._stages.compiled
         assert compiled is not None
-        number = next(self._numbers)
-        call = None if self._wrong else self._prepared(args, number)
-        if call is None:
+        number = self.attention.count
+        if self._wrong:
+            self.attention.rest()
             return compiled(*args)
+        start = time.perf_counter()
+        wanted = self.attention.wants(partial(_look, args))
+        looked = time.perf_counter()
+        call = self._prepared(args, number) if wanted else None
+        outputs = compiled(*args) if call is None else self._observed(args, call)
+        took = time.perf_counter() - looked
+        if wanted:
+            self.attention.checked(took)
+        else:
+            self.attention.unchecked(looked - start, took)
+        return outputs
+
+    def _observed(self, args: tuple[Any, ...], call: tuple[Search, Backward | None]) -> Any:
+        compiled = self._stages.compiled
+        assert compiled is not None
         search, backward = call
         outputs = compiled(*args)
         try:
-            with outside_modes(), self._marked(number):
+            with outside_modes(), self._marked(search.call.number):
                 with torch.no_grad():
                     self._judge(search.call.results(outputs, args), search, last=backward is None)
                 if backward is not None and not self._wrong:
                     backward.follow(outputs, args, compiled, partial(self._gradients, search.call))
         except FindingsError:
             raise
+        except (Unavailable, NotImplementedError) as e:
+            self.skipped(f"whether rounding explains its results cannot be told: {e}")
         except Exception as e:  # a check that fails ends the check, never the user's job
             log.debug("stages check failed", exc_info=True)
             self.skipped(f"torchsan failed: {_short(e)}")
@@ -130,22 +140,6 @@ class StagesWatch:
         graph = next(iter(self._refs.values()), None)
         return nullcontext() if self._flight is None or graph is None else self._flight.checking(graph, number)
 
-    def _wanted(self, args: tuple[Any, ...]) -> bool:
-        with outside_modes():
-            look = fingerprint(args)
-            shapes = look_at(args) if self._first is None else None
-        with self._lock:
-            count = self._seen.get(look, 0)
-            if count == 0 and len(self._seen) >= _MOST_KINDS:
-                return False
-            self._seen[look] = count + 1
-            if self._first is None:
-                self._first = shapes
-            else:
-                self._later = True
-            total = sum(self._seen.values())
-        return count == 0 or selects_call(self._calls, total - 1)
-
     def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
         """What it takes to check this call; None if it is not to be checked, or cannot be."""
         try:
@@ -153,8 +147,9 @@ class StagesWatch:
             if reason is not None:
                 self.skipped(reason)
                 return None
-            if not self._wanted(args):
-                return None
+            self._later = self._first is not None
+            with outside_modes():
+                self._first = self._first or look_at(args)
             call = RepeatableCall(args, self._names, self._mutated, number, users_kernels=self._users_kernels)
             search = Search(self._stages, call, None, self.skipped)
             with self._marked(number):
@@ -297,6 +292,14 @@ class StagesWatch:
 
     def _ref(self, direction: Direction) -> GraphRef | None:
         return self._refs.get(direction) or next(iter(self._refs.values()), None)
+
+
+def _look(args: tuple[Any, ...]) -> Any:
+    try:
+        with outside_modes():
+            return fingerprint(args)
+    except (RuntimeError, NotImplementedError):  # No strides, no storage: then one is like the other.
+        return None
 
 
 def _coarse(actual: Results, reference: Results) -> bool:

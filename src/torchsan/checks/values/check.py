@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchsan.options import Calls, selects_call
+from torchsan.options import Calls, calls_until, selects_call
 from torchsan.recording import current_rank
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.sampling import Sampled, Sampler
@@ -83,6 +83,9 @@ class ValuesCheck(Observer):
             looked = partial(self.sampler.looked, id(program), chosen)
             return make(probes=False, only=chosen, looked=looked) if chosen else None
         return make(probes=call == 0) if selects_call(self._calls, call) else None
+
+    def quiet(self, program: CompiledProgram, call: int) -> int:
+        return calls_until(self._calls, call) if self.sampler is None else 0
 
     def close(self) -> None:
         if self.sampler is None:

@@ -272,10 +272,7 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
 
 def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
     """The numbers that show a result that was judged to be something other than right."""
-    bad, centre, width = judgement.bad, judgement.centre, judgement.width
-    assert bad is not None
-    assert centre is not None
-    assert width is not None
+    bad, centre, width = judgement.outside
     return evidence_at(bad, {"compiled": actual, "eager": judgement.eager, "float64": centre, "allowed": width})
 
 

@@ -66,6 +66,8 @@ _MOST = 1 << 20
 """The most memory, in bytes, that is copied for it. A kernel on more data is seldom right by chance."""
 
 _MOST_SHAKEN = 1 << 26
+_SHAKEN = 24
+"""How many other data sets an error is looked for in, at most."""
 
 _REDUCTIONS = frozenset("all amax amin any max min prod sum".split())
 _DIVISIONS = frozenset("div divide floor_divide fmod pow remainder true_divide".split())
@@ -91,19 +93,27 @@ def other_data(launch: Launch, plan: LaunchPlan, values: Values) -> Iterator[tup
             yield others, filled
 
 
-def shaken_data(launch: Launch, plan: LaunchPlan, inputs: Mapping[str, Any], values: Values) -> dict[str, Any] | None:
-    """The operands of a launch with every real number of its inputs changed at random, to see an error twice.
+def shaken_data(
+    launch: Launch, plan: LaunchPlan, inputs: Mapping[str, Any], values: Values
+) -> Iterator[dict[str, Any]] | None:
+    """The operands of a launch with every real number of its inputs changed at random, to see an error again.
 
     `inputs` are what the launch read, `values` what its operands are now. None if the launch cannot be judged so: it
     draws or communicates, or reads what has no node of its own.
     """
-    tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor)}
-    if launch.kind is KernelKind.FALLBACK or launch.result is not None or plan.inner or plan.effects:
+    tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor) and name != launch.result}
+    if launch.kind is KernelKind.FALLBACK or plan.inner or plan.effects:
         return None
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
     if len(storages) != len(tensors) or sum(storages.values()) > _MOST_SHAKEN:
         return None
-    generator = torch.Generator().manual_seed(0)
+    return (_shaken(plan, inputs, tensors, seed) for seed in range(_SHAKEN))
+
+
+def _shaken(
+    plan: LaunchPlan, inputs: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], seed: int
+) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
     others = {name: _twin(t) for name, t in tensors.items()}
     for name in plan.known:
         given = inputs.get(name)

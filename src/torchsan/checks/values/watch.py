@@ -28,9 +28,11 @@ from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.coherence import SharedAgain
 from torchsan.reference.flips import See, find_flip
-from torchsan.reference.judge import Outcome, is_noise
-from torchsan.reference.replay import Replayer
+from torchsan.reference.judge import Judgement, Outcome, is_noise
+from torchsan.reference.replay import Again, Replayer
+from torchsan.reference.steady import ElementsAgain
 from torchsan.reference.users_kernels import went_outside
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import undisturbed
@@ -38,9 +40,6 @@ from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
 log = logging.getLogger(__name__)
-
-_UNCONFIRMED_SIGMAS = 15.0
-"""How far outside of chance an error that all elements share must lie where the launch cannot be repeated."""
 
 Known = dict[torch.fx.Node, Any]
 
@@ -180,7 +179,7 @@ class ValuesWatch(CallWatch):
     def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
         others = {} if again is None else self._repetition.differences(at.values, again)
-        wrong = [w for w in self._judge(at, thorough=self._probes) if self._is_confirmed(w, at, again)]
+        wrong = [c for w in self._judge(at, thorough=self._probes) if (c := self._confirmed(w, at, again)) is not None]
         reported = self._report_unsteady(at, others)
         wrong = [w for w in wrong if w.target.variable not in reported]
         if not at.start.suspect:
@@ -246,24 +245,44 @@ class ValuesWatch(CallWatch):
             self._looked(self._seconds)
         self._writer.checked(ref.id, ref.direction, sorted(self._checked), Check.VALUES)
 
-    def _is_confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
-        """Whether an error that all elements share shows on other data, too. Any other needs no confirmation."""
-        coherent = wrong.judgement.coherent
-        if coherent is None:
-            return True
-        others = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
-        if again is None or others is None:
-            return coherent.sigmas >= _UNCONFIRMED_SIGMAS
+    def _confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> Wrong | None:
+        """What is left of a wrong result after other data were asked, where they have to be."""
+        judgement = wrong.judgement
+        while judgement.otherwise is not None and not self._shows_again(judgement, wrong, at, again):
+            judgement = judgement.otherwise
+        return None if judgement.outcome is Outcome.RIGHT else replace(wrong, judgement=judgement)
+
+    def _shows_again(self, judgement: Judgement, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
+        """Whether the same error shows when the launch is repeated on other data, as often as needed."""
+        coherent = judgement.coherent
+        shaken = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
+        if again is None or shaken is None:
+            return coherent is not None and coherent.is_beyond_doubt
+        found = ElementsAgain(wrong.actual, *judgement.outside) if coherent is None else SharedAgain(coherent)
+        for others in shaken:
+            try:
+                shown = self._shows_on(others, found, wrong.target, at, again)
+            except (RuntimeError, IndexError, Unavailable) as e:  # Other numbers may be none that an operator takes.
+                log.debug("%s does not run on other data: %s", at.launch.kernel, e)
+                return False
+            if shown is not None:
+                return shown
+        return False
+
+    def _shows_on(
+        self, others: Mapping[str, Any], found: Again, target: Target, at: _Launched, again: Callable[..., Any]
+    ) -> bool | None:
         known = {
             node: _copy(value) if isinstance(value, torch.Tensor) else value
             for name, held in at.plan.known.items()
             if (value := self._in_shape(others.get(name, at.values[name]), name, held)) is not None
             for node in held.nodes
         }
-        again(**{name: t for name, t in others.items() if name in at.launch.operands})
-        actual = _result({**at.values, **others}[wrong.target.variable], wrong.target)
-        second = None if actual is None else at.replayer.instead(known).coherent(wrong.target.node, actual)
-        return second is not None and coherent.agrees(second)
+        changed = {n for n, v in known.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+        returned = again(**{name: t for name, t in others.items() if name in at.launch.operands})
+        values = {**at.values, **others} | ({} if at.launch.result is None else {at.launch.result: returned})
+        actual = _result(values[target.variable], target)
+        return False if actual is None else at.replayer.instead(known).confirms(found, target.node, actual, changed)
 
     def _judge(self, at: _Launched, *, thorough: bool = False) -> list[Wrong]:
         wrong: list[Wrong] = []

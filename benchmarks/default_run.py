@@ -1,0 +1,93 @@
+"""What `torchsan run` costs a training script: all checks, default options, from start to end.
+
+50 steps of a language model of 24.9 million parameters (10 and 20 steps with `--quick`) with AdamW, compile included;
+processor time and peak memory of the process and those that it starts. Cold: no compile cache; warm: the second run
+with the caches that the first one left.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.row import Kind, Record, Row
+
+__all__ = ["REPETITIONS", "measure"]
+
+REPETITIONS = 1
+
+_SCRIPT = """
+import torch
+from benchmarks.models import model_and_tokens
+
+model, tokens = model_and_tokens(layers=LAYERS)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+compiled = torch.compile(model)
+for step in range(STEPS):
+    optimizer.zero_grad()
+    loss = compiled(tokens)
+    loss.backward()
+    optimizer.step()
+print(f"{loss.item():.3f}")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Used:
+    """What a process and its children took."""
+
+    seconds: float
+    megabytes: float
+
+
+def measure(quick: bool) -> Iterator[Record]:
+    """Run the script without torchsan and with it, each with caches of its own, cold and then warm."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = folder / "train.py"
+        text = _SCRIPT.replace("LAYERS", "1" if quick else "4").replace("STEPS", "20" if quick else "50")
+        script.write_text(text)
+        commands = {
+            "plain": [str(script)],
+            "sanitized": ["-m", "torchsan", "run", "--quiet", "--out", str(folder / "runs" / "cold"), str(script)],
+        }
+        used: dict[tuple[str, str], _Used] = {}
+        for state in ("cold", "warm"):
+            for who, words in commands.items():
+                words = [word.replace("cold", state) for word in words]
+                used[state, who] = _run(words, folder / f"cache-{who}")
+    for state, goal in (("cold", 1.35), ("warm", 1.3)):
+        yield Row(
+            what=f"a training script, {state} compile caches, processor time",
+            kind=Kind.COST,
+            unit="s",
+            ours=used[state, "sanitized"].seconds,
+            peer="the script without torchsan",
+            theirs=used[state, "plain"].seconds,
+            goal=goal,
+        )
+    yield Row(
+        what="a training script, peak memory",
+        kind=Kind.COST,
+        unit="MB",
+        ours=used["cold", "sanitized"].megabytes,
+        peer="the script without torchsan",
+        theirs=used["cold", "plain"].megabytes,
+        goal=1.25,
+    )
+
+
+def _run(words: list[str], cache: Path) -> _Used:
+    root = Path(__file__).resolve().parent.parent
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": paths}
+    process = subprocess.Popen([sys.executable, "-W", "ignore", *words], env=environ, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(f"{' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+    return _Used(seconds=usage.ru_utime + usage.ru_stime, megabytes=usage.ru_maxrss / 1000)

@@ -1,0 +1,88 @@
+"""What a nudged replay does to numbers, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchsan.reference.nudge import Nudger
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_numbers_move_by_a_few_units_in_the_last_place(dtype: torch.dtype) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    moved = Nudger(1).last_bit(x)
+    assert moved.dtype is dtype
+    distance = (moved - x).abs().double() / x.abs().double()
+    assert float((distance > 0).double().mean()) > 0.5
+    assert float(distance.max()) <= 6 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_zeros_and_what_is_no_number_stay(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, torch.inf, -torch.inf, torch.nan]).repeat(100).to(dtype)
+    for seed in range(4):
+        moved = Nudger(seed).last_bit(x)
+        torch.testing.assert_close(moved, x, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bits_stay_in_their_dtype(name: str) -> None:
+    x = torch.randn(100).to(getattr(torch, name))
+    assert Nudger(1).last_bit(x).dtype is x.dtype
+
+
+def test_a_sum_that_is_infinite_stays_so() -> None:
+    x = torch.tensor([[1.0, torch.inf], [1.0, 2.0]])
+    total = torch.ops.aten.sum.dim_IntList
+    for seed in range(8):
+        moved = Nudger(seed).result(total, (x, [-1]), {})
+        assert moved[0] == torch.inf
+        assert 2.99 < float(moved[1]) < 3.01
+
+
+def test_other_shapes_and_larger_ones_than_the_pool_get_noise_of_their_own() -> None:
+    x = torch.ones(3, 1 << 20).t()
+    moved = Nudger(1).last_bit(x)
+    assert moved.stride() == x.stride()
+    assert Nudger(1).last_bit(x[:9].to(torch.complex64)).stride() == (1, 9)
+    assert float((moved != 1).double().mean()) > 0.5
+    assert Nudger(1).last_bit(torch.ones(0, 3)).shape == (0, 3)
+
+
+def test_in_place_operators_move_what_they_write_and_what_they_return() -> None:
+    x, mean, variance = torch.randn(8, 4), torch.rand(4), torch.rand(4) + 1
+    norm = torch.ops.aten._native_batch_norm_legit.default
+    plain = [mean.clone(), variance.clone()]
+    expected = norm(x, None, None, *plain, True, 0.1, 1e-5)
+    moved = [mean.clone(), variance.clone()]
+    found = Nudger(1).result(norm, (x, None, None, *moved, True, 0.1, 1e-5), {})
+    for one, other in zip((*plain, expected[0]), (*moved, found[0]), strict=True):
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_copies_and_fills_stay_as_they_are() -> None:
+    x, y = torch.rand(100), torch.zeros(100)
+    assert torch.equal(Nudger(1).result(torch.ops.aten.copy_.default, (y, x), {}), x)
+    assert Nudger(1).result(torch.ops.aten.fill_.Scalar, (y, 3.0), {}).unique().tolist() == [3.0]
+    assert not torch.equal(Nudger(1).result(torch.ops.aten.mul_.Tensor, (y, x), {}), 3 * x)
+
+
+def _spread(x: torch.Tensor, *, usual: bool) -> float:
+    """How far sixteen sums of the same numbers lie apart, relative to the sum of magnitudes."""
+    sums = [Nudger(k, usual=usual).result(torch.ops.aten.sum.dim_IntList, (x, [0]), {}) for k in range(16)]
+    return float(torch.stack(sums).std() / x.abs().sum())
+
+
+def test_a_long_sum_usually_loses_far_less_than_it_may() -> None:
+    x = torch.rand(100_000)
+    assert _spread(x, usual=True) < 1e-6 < 1e-5 < _spread(x, usual=False)
+
+
+def test_terms_that_are_nothing_beside_the_sum_are_always_lost() -> None:
+    x = torch.full((100_000,), 1e-3)
+    x[0] = 1e6
+    assert _spread(x, usual=True) > 1e-5
