@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_a_kernel_that_writes_files_is_reported_and_refused(tmp_path: Path) -> N
     report = referee(writes)
     assert kinds(report) == {"cheat"} and str(file) in report.findings[0].message
     assert not file.exists()
+
+
+def test_a_kernel_may_use_its_scratch_folder() -> None:
+    def scratches(x: torch.Tensor) -> torch.Tensor:
+        with tempfile.TemporaryDirectory() as folder:  # Removed by names that start from the folder's descriptor.
+            (Path(folder) / "inner").mkdir()
+            (Path(folder) / "inner" / "file").write_text("x")
+        return torch.exp(x)
+
+    assert referee(scratches)
 
 
 def test_a_kernel_that_takes_all_memory_is_refused_it() -> None:

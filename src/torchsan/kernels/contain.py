@@ -263,16 +263,17 @@ def end_orphans() -> None:
 
 _COMPILERS = frozenset("c++ g++ gcc cc clang clang++ ninja ld nvcc ptxas which where uname lscpu cmake hipcc".split())
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_PATHS = {
-    "os.remove": (0,),
-    "os.rename": (0, 1),
-    "os.mkdir": (0,),
-    "os.rmdir": (0,),
-    "os.truncate": (0,),
-    "os.symlink": (1,),
-    "os.link": (1,),
-    "os.chmod": (0,),
+_PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.mkdir": ((0, 2),),
+    "os.rmdir": ((0, 1),),
+    "os.truncate": ((0, None),),
+    "os.symlink": ((1, 2),),
+    "os.link": ((1, 3),),
+    "os.chmod": ((0, 2),),
 }
+"""Which arguments of an event are paths, and which the descriptors of the folders that they start from."""
 
 
 class Conduct:
@@ -294,8 +295,9 @@ class Conduct:
         if event == "open" and isinstance(args[0], str | bytes | os.PathLike) and args[2] & _WRITES:
             self._path(args[0], "writes")
         elif event in _PATHS:
-            for i in _PATHS[event]:
-                self._path(args[i], "changes")
+            for i, folder in _PATHS[event]:
+                how = "makes" if event == "os.mkdir" else "changes"
+                self._path(args[i], how, -1 if folder is None else args[folder])
         elif event in ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn"):
             self._did(f"calls {event}")
         elif event == "subprocess.Popen" and Path(str(args[0])).name not in _COMPILERS and not _by_a_compiler():
@@ -306,12 +308,14 @@ class Conduct:
             self._did("sends a signal to another process")
             raise PermissionError("a kernel that is refereed may not send signals")
 
-    def _path(self, path: Any, how: str) -> None:
+    def _path(self, path: Any, how: str, folder: int = -1) -> None:
         try:
-            full = Path(os.path.realpath(os.fsdecode(path)))
+            start = f"/proc/self/fd/{folder}" if folder >= 0 else ""
+            full = Path(os.path.realpath(os.path.join(start, os.fsdecode(path))))  # noqa: PTH118  # of any kind
         except (TypeError, ValueError):
             return
-        if not any(full == a or a in full.parents for a in self._allowed):
+        made_already = how == "makes" and full.is_dir()
+        if not made_already and not any(full == a or a in full.parents for a in self._allowed):
             self._did(f"{how} the file {full}")
             raise PermissionError(13, "a kernel that is refereed may not write files", str(full))
 
