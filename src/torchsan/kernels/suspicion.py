@@ -40,14 +40,9 @@ class Suspicion:
 
     def history(self) -> Iterator[Observation]:
         """Call the kernel several times in a row; results that depend on earlier calls are kept ones."""
-        usual = [k for k in self._kept if not k[0].trial.exotic]
-        brisk = [k for k in usual if k[1].values["seconds"] < BRISK and min(_numbers(k[0]), default=0) > _FEW]
-        base = next((k for k in usual if k[0].trial.sizes is None), None)
-        if base is None:
+        case = self._to_repeat()
+        if case is None:
             return
-        if base[1].values["seconds"] >= BRISK and brisk:
-            base = brisk[0]  # Several calls are made of it.
-        case = base[0]
         other = self._referee.case(replace(case.trial, seed=case.trial.seed + 7919, given=self._referee.example.fixed))
         changed = self._one_element(case)
         calls = [(case, False), (other, True), (changed, False), (case, False)]
@@ -56,7 +51,22 @@ class Suspicion:
             if any(o.kind in moody and not o.note for o in self._referee.seen):
                 return  # Whatever such a kernel gives, it may give something else next time.
             yield from self._differs_alone([(each, reuse) for each, reuse in calls if each is not None])
-            return
+        else:
+            yield from self._keeps_results(calls)
+
+    def _to_repeat(self) -> Case | None:
+        """A usual trial that several calls can be made of: the example itself, or a smaller one if that takes long."""
+        usual = [k for k in self._kept if not k[0].trial.exotic]
+        base = next((k for k in usual if k[0].trial.sizes is None), None)
+        if base is None:
+            return None
+        if base[1].values["seconds"] >= BRISK:
+            brisk = (k for k in usual if k[1].values["seconds"] < BRISK and min(_numbers(k[0]), default=0) > _FEW)
+            base = next(brisk, base)
+        return base[0]
+
+    def _keeps_results(self, calls: list[tuple[Case | None, bool]]) -> Iterator[Observation]:
+        """Whether a call in a row of them gives what is wrong, and is right in a process of its own."""
         try:
             self._referee.start()
             for number, (each, reuse) in enumerate(calls):

@@ -53,6 +53,11 @@ class Suppression:
         """Return whether it does not apply any more on a day, given as in `2027-03-01`."""
         return self.expires is not None and day >= self.expires
 
+    @property
+    def is_an_id(self) -> bool:
+        """Whether it names one finding, and nothing else of it."""
+        return str(self) == f"id {self.id}"
+
     def __str__(self) -> str:
         names = ("kind", "check", "op", "kernel", "source", "id")
         return ", ".join(f"{name} {value}" for name in names if (value := getattr(self, name)) is not None)
@@ -72,24 +77,20 @@ class Suppressions:
         """Take those that a run on `day` was given, and what it found."""
         self._expired = [s for s in given if s.expired(day)]
         valid = [s for s in given if not s.expired(day)]
-        ids = {s.id: s for s in reversed(valid) if str(s) == f"id {s.id}"}
-        others = [s for s in valid if str(s) != f"id {s.id}"]
+        ids = {s.id: s for s in reversed(valid) if s.is_an_id}
+        others = [s for s in valid if not s.is_an_id]
         if len(others) * len(findings) > _MOST_COMPARED:
             raise RecordingError(
                 f"{len(others)} suppressions for {len(findings)} findings are more than torchsan compares; the "
                 "recording is damaged",
                 slug="malformed-record",
             )
-        self._of: dict[int, Suppression] = {}
-        for finding in findings if ids else ():
-            if known := ids.get(fingerprint(finding)):
-                self._of[id(finding)] = known
+        self._of = {id(f): known for f in findings if (known := ids.get(fingerprint(f)))} if ids else {}
         used = {s.id for s in self._of.values()}
         self._idle = [s for s in ids.values() if s.id not in used]
         for suppression in others:
-            fitting = [f for f in findings if suppression.fits(f)]
-            for finding in fitting:
-                self._of.setdefault(id(finding), suppression)
+            fitting = {id(f): suppression for f in findings if suppression.fits(f)}
+            self._of = fitting | self._of
             self._idle += [] if fitting else [suppression]
 
     def of(self, finding: Finding) -> Suppression | None:

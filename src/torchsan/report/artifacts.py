@@ -69,33 +69,42 @@ def _connected(model: Model) -> list[Artifact]:
     taken: set[str] = set()
     artifacts = [_artifact(model, n, entry, taken) for n, entry in enumerate(index["artifacts"])]
     files = {a.entry["file"]: a.number for a in artifacts if a.kind == "source file"}
-    for i, graph in enumerate(index["graphs"]):
-        texts, kernels = graph["artifacts"], graph["definitions"]
-        producers = {k["nth"]: kernels.get(k["name"]) for k in graph["kernels"]}
-        lines: set[int] = set()
-        for k in graph["kernels"]:
-            lines.update(k["source"])
-            number = kernels.get(k["name"])
-            if number is None:
-                continue
-            artifacts[number].launches.append(k)
-            before = [producers.get(nth) for _, nth in k["reads"] if nth is not None]
-            after = [producers.get(nth) for _, readers in k["writes"] for nth in readers]
-            artifacts[number].depends += [n for n in before if n is not None and n != number]
-            artifacts[number].used_by += [n for n in after if n is not None and n != number]
+    for graph in index["graphs"]:
+        _connect_kernels(graph, artifacts)
+        texts = graph["artifacts"]
         if "wrapper" in texts:
             artifacts[texts["wrapper"]].depends += [texts["graph"]] if "graph" in texts else []
-            artifacts[texts["wrapper"]].used_by += kernels.values()
+            artifacts[texts["wrapper"]].used_by += graph["definitions"].values()
         if "graph" in texts:
+            lines = {n for k in graph["kernels"] for n in k["source"]}
             artifacts[texts["graph"]].used_by += [texts["wrapper"]] if "wrapper" in texts else []
             artifacts[texts["graph"]].depends += sorted({files[index["lines"][n][0]] for n in lines})
-        for other, twin in enumerate(index["graphs"]):
-            if other != i and twin["id"] == graph["id"]:
-                for kind in set(texts) & set(twin["artifacts"]):
-                    artifacts[texts[kind]].related.append(twin["artifacts"][kind])
-                for name in set(kernels) & set(twin["definitions"]):
-                    artifacts[kernels[name]].related.append(twin["definitions"][name])
+        for twin in index["graphs"]:
+            if twin is not graph and twin["id"] == graph["id"]:
+                _relate(graph, twin, artifacts)
     return artifacts
+
+
+def _connect_kernels(graph: dict[str, Any], artifacts: list[Artifact]) -> None:
+    """Give each kernel its launches, and the kernels that write what it reads and read what it writes."""
+    kernels = graph["definitions"]
+    producers = {k["nth"]: kernels.get(k["name"]) for k in graph["kernels"]}
+    for k in graph["kernels"]:
+        number = kernels.get(k["name"])
+        if number is None:
+            continue
+        artifacts[number].launches.append(k)
+        before = [producers.get(nth) for _, nth in k["reads"] if nth is not None]
+        after = [producers.get(nth) for _, readers in k["writes"] for nth in readers]
+        artifacts[number].depends += [n for n in before if n is not None and n != number]
+        artifacts[number].used_by += [n for n in after if n is not None and n != number]
+
+
+def _relate(graph: dict[str, Any], twin: dict[str, Any], artifacts: list[Artifact]) -> None:
+    """Tell the artifacts of a graph of those with the same names in the other direction of the same compile."""
+    for names in ("artifacts", "definitions"):
+        for name in set(graph[names]) & set(twin[names]):
+            artifacts[graph[names][name]].related.append(twin[names][name])
 
 
 def _artifact(model: Model, number: int, entry: dict[str, Any], taken: set[str]) -> Artifact:

@@ -94,18 +94,22 @@ class Ranks:
             for n, m in enumerate(merged, start=1)
         ]
 
+    def _missing(self) -> list[str]:
+        """What to say of ranks that left no recording. How many there were a recording says, and may say any number."""
+        there = {*self.readers, *self.unreadable}
+        count = self.world - sum(rank < self.world for rank in there)
+        named = list(islice((rank for rank in range(self.world) if rank not in there), _MISSING))
+        more = [f"{count - len(named)} more ranks left no recording"] if count > len(named) else []
+        return [f"rank {rank} left no recording" for rank in named] + more
+
     @cached_property
     def verdict(self) -> Verdict:
         """The worst of all ranks; a rank without a recording makes it incomplete."""
         each = {rank: verdict(reader) for rank, reader in self.readers.items()}
         reasons = [f"rank {rank}: {reason}" for rank, v in each.items() for reason in v.reasons]
         reasons += [f"rank {rank}: {why}" for rank, why in self.unreadable.items()]
-        missing = self.world - sum(rank < self.world for rank in {*self.readers, *self.unreadable})
-        absent = (rank for rank in range(self.world) if rank not in self.readers and rank not in self.unreadable)
-        named = list(islice(absent, _MISSING))  # How many there were a recording says, and may say any number.
-        reasons += [f"rank {rank} left no recording" for rank in named]
-        if missing > len(named):
-            reasons.append(f"{missing - len(named)} more ranks left no recording")
+        missing = self._missing()
+        reasons += missing
         if any(m.finding.severity is Severity.ERROR and m.suppressed is None for m in self.findings):
             return Verdict(status=Status.FINDINGS, exit=1, reasons=tuple(reasons))
         # One whose program failed says more than one that only saw too little.

@@ -91,13 +91,16 @@ def print_report(
             (partial(_skipped, recording, place, everything), 6),
         ]
     elif not quiet:
-        culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
-        if outcome.status is Status.INCOMPLETE:
-            sections += [(partial(_program, recording, place, None), 14)]
-            sections += [(partial(_skipped, recording, place, False), 6)]
-        elif culprits:
-            sections += [(partial(_program, recording, place, culprits), 14)]
+        sections += _what_matters(recording, place, outcome.status)
     print_lines([*_fitted(sections, None if everything else SCREEN - len(ending)), *ending], stream)
+
+
+def _what_matters(recording: Reader, place: str, status: Status) -> list[_Section]:
+    """Why a run is incomplete, or the kernels beside the culprits."""
+    if status is Status.INCOMPLETE:
+        return [(partial(_program, recording, place, None), 14), (partial(_skipped, recording, place, False), 6)]
+    culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
+    return [(partial(_program, recording, place, culprits), 14)] if culprits else []
 
 
 def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
@@ -142,29 +145,36 @@ def _findings(
         for f, more in grouped
         if shown.get(f.id) != f
     ]
-    lines: list[Line] = []
     # Room for the lines of the others: at least a few of them should be named.
     room = None if limit is None else limit - min(len(rest) + len(again) + 2, 8)
     if limit is not None and sum(len(block) for _, block in rest) + (len(again) + 2 if again else 0) <= limit:
         room = None
+    lines = _whole(rest, place, room)
+    heading = [Line("Shown above, when they were found:", "bold")] if again else []
+    others = [*again, *(f for f, _ in rest)]
+    left = None if limit is None else limit - len(lines) - 1 - len(heading)
+    return [*lines, Line(""), *heading, *_a_line_each(others, place, left)] if others else lines
+
+
+def _whole(rest: list[tuple[Finding, list[Line]]], place: str, room: int | None) -> list[Line]:
+    """Take from the findings those that there is room for, with all their lines; at least the first, cut if need be."""
+    lines: list[Line] = []
     while rest and (room is None or len(lines) + len(rest[0][1]) <= room):
         lines += rest.pop(0)[1]
     if rest and not lines and room is not None:
         finding, block = rest.pop(0)
         cut = block[: max(2, room - 1)]
-        more = Line(
-            f"    … {len(block) - len(cut)} lines more: torchsan report --finding {clean(finding.id)} {place}", "dim"
-        )
-        lines += [*cut, more]
-    others = [*again, *(f for f, _ in rest)]
-    if others:
-        lines += [Line(""), *([Line("Shown above, when they were found:", "bold")] if again else [])]
-        left = len(others) if limit is None else limit - len(lines)
-        named = others if len(others) <= left else others[: max(0, left - 1)]
-        lines += map(finding_line, named)
-        if len(named) < len(others):
-            lines.append(_more("", len(others) - len(named), "finding", place))
+        where = f"torchsan report --finding {clean(finding.id)} {place}"
+        lines = [*cut, Line(f"    … {len(block) - len(cut)} lines more: {where}", "dim")]
     return lines
+
+
+def _a_line_each(findings: list[Finding], place: str, limit: int | None) -> list[Line]:
+    """A line for each finding as long as there is room, and one that says how many there are more."""
+    if limit is None or len(findings) <= limit:
+        return [finding_line(f) for f in findings]
+    named = findings[: max(0, limit - 1)]
+    return [*map(finding_line, named), _more("", len(findings) - len(named), "finding", place)]
 
 
 def _skipped(recording: Reader, place: str, everything: bool, limit: int | None) -> list[Line]:
