@@ -35,6 +35,9 @@ _TELLING = 1e-3
 _STEP = 1e-4
 _FLOORS = {torch.float64: 64.0, torch.float32: 7.5, torch.float16: 0.5, torch.bfloat16: 0.35}
 """The smallest error of an operator that counts, in eps of its dtype: approximations of functions may have a bias."""
+_BIASED = 0.25
+"""The part of the rounding of one element that may be a bias: where a difference of nearly equal numbers makes much of
+the last bit of a cosine, all elements share what is made of its bias."""
 
 
 class Slope(StrEnum):
@@ -86,7 +89,7 @@ def find_coherent(
     scores = torch.where(sigma > 0, projections[0] / sigma, 0.0).nan_to_num(0, 0, 0)
     # In half precision the smallest error that counts is below one rounding, and chance is all there is.
     precise = torch.finfo(actual.dtype).eps < 1e-4
-    least = _FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps
+    least = max(_FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps, _BIASED * _noisiness(exact, noise))
     for best in _best(slopes.leaves, scores):
         sigmas = abs(float(scores[best]))
         if sigmas < (_SUSPECT_SIGMAS if precise else SIGMAS):
@@ -97,6 +100,13 @@ def find_coherent(
             nodes = _alike(slopes.leaves, projections, best)
             return Coherent(nodes=nodes, slope=leaf.slope, size=size, sigmas=sigmas, least=least)
     return None
+
+
+def _noisiness(exact: torch.Tensor, noise: Sequence[torch.Tensor]) -> float:
+    """By which part of itself rounding moves a typical element."""
+    moved = torch.stack([n.nan_to_num(0, 0, 0) for n in noise]).square().mean(0).sqrt()
+    parts = (moved / exact.abs())[torch.isfinite(exact) & (exact != 0)]
+    return float(parts.median()) if parts.numel() else 0.0
 
 
 def _best(leaves: Sequence[_Leaf], scores: torch.Tensor) -> list[int]:
