@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
 	tests/programs/test_memory.py tests/programs/test_drift.py
 
-.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house goldens bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -89,6 +89,9 @@ bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four 
 
 release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
 	@$(BIN)/python tools/release_check.py
+
+found-bugs: $(STAMP)  ## which PyTorch has which bug, into docs/found-bugs.md
+	@$(BIN)/python -m tools.found_bugs && echo "== wrote docs/found-bugs.md"
 
 goldens: $(STAMP)  ## the programs that each PyTorch generates, into tests/data/wrappers
 	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
