@@ -15,7 +15,6 @@ from torchsan.records import (
     Coverage,
     Finding,
     GraphRecord,
-    LaunchTime,
     Skipped,
     TensorMeta,
     TensorSummary,
@@ -84,11 +83,3 @@ def test_what_has_no_json_is_a_type_error() -> None:
 
 def test_infinities_are_words() -> None:
     assert encode([math.nan, math.inf, -math.inf]) == ["NaN", "Infinity", "-Infinity"]
-
-
-def test_a_launch_that_took_no_number_of_seconds_is_refused() -> None:
-    taken = {"nth": 0, "launches": 1, "seconds": 0.5, "bytes_read": 4, "bytes_written": 4}
-    assert decode(LaunchTime, taken).seconds == 0.5
-    for seconds in ("NaN", "Infinity"):
-        with pytest.raises(RecordingError, match="malformed LaunchTime"):
-            decode(LaunchTime, taken | {"seconds": seconds})

@@ -136,3 +136,17 @@ def test_the_schema_is_a_schema_and_knows_every_kind() -> None:
     schema = report_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(Kind)
+
+
+@pytest.mark.parametrize("seconds", [1e308, -1.0, math.inf, math.nan])
+def test_times_that_no_clock_shows_are_left_out(tmp_path: Path, seconds: float) -> None:
+    writer = Writer.create(tmp_path / "run", command=["script.py"])
+    writer.graph(graph())
+    launch = LaunchTime(nth=0, launches=1, seconds=seconds, bytes_read=0, bytes_written=0)
+    times = CallTimes(graph=GraphId(0), direction=Direction.FORWARD, call=0, launches=(launch,))
+    writer.event("times", {"times": times})
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    report = as_json(Reader(writer.path))
+    jsonschema.validate(report, report_schema())
+    assert report["timings"] == []

@@ -93,6 +93,10 @@ def _calls(graph: GraphRecord, reader: Reader) -> dict[str, Any]:
     return {"graph": _graph(graph)} | numbers
 
 
+_LONGEST = 1e9
+"""Seconds that no launch takes."""
+
+
 def _timings(reader: Reader) -> Iterator[dict[str, Any]]:
     """How long the calls of each graph that were timed took in all, kernel by kernel."""
     kernels = {(g.id, g.direction, k.nth): k.name for g in reader.graphs() for k in g.kernels}
@@ -101,7 +105,8 @@ def _timings(reader: Reader) -> Iterator[dict[str, Any]]:
         call = decode(CallTimes, body.get("times"))
         for launch in call.launches:
             key = (call.graph, call.direction, launch.nth)
-            if key in kernels:
+            # What no clock shows, NaN among it, is damage, and would add up to no number.
+            if key in kernels and 0 <= launch.seconds < _LONGEST:
                 names = {"graph": _graph(call), "kernel": kernels[key], "nth": launch.nth}
                 total = found.setdefault(key, names | {"launches": 0, "seconds": 0.0})
                 total["launches"] += launch.launches
