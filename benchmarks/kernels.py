@@ -9,6 +9,7 @@ Then the seconds for kernels of 10^4 elements, with at least 24 inputs each.
 from __future__ import annotations
 
 import importlib.util
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,32 +33,47 @@ def measure(quick: bool) -> Iterator[Record]:
     """Referee the corpora, then time three kernels."""
     from tests.kernels import right_torch, right_triton, wrong_torch, wrong_triton
 
-    wrong = [*wrong_triton.WRONG.samples, *wrong_torch.WRONG.samples, *wrong_torch.CHEATS.samples]
-    wrong = wrong[::8] if quick else wrong
-    found = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in wrong)
+    groups = {
+        "errors of Triton": wrong_triton.WRONG.samples,
+        "errors of PyTorch": wrong_torch.WRONG.samples,
+        "cheats": wrong_torch.CHEATS.samples,
+    }
     peers = {"`allclose` on one shape": _allclose, "`opcheck`": _opcheck}
-    if importlib.util.find_spec("triton_viz") is not None:
-        peers["the sanitizer of triton-viz"] = _triton_viz
-    else:
+    has_viz = importlib.util.find_spec("triton_viz") is not None
+    if not has_viz:
         yield Skipped(what="the sanitizer of triton-viz", why="triton-viz is not installed")
-    for peer, finds in peers.items():
-        theirs = sum(not _alone(finds, s) for s in wrong)
-        what = f"wrong kernels found, of {len(wrong)}"
-        yield Row(what=what, kind=Kind.MORE, unit="kernels", ours=found, peer=peer, theirs=theirs, goal=len(wrong))
+    for group, samples in groups.items():
+        wrong = samples[::8] if quick else samples
+        found = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in wrong)
+        others = {"the sanitizer of triton-viz": _triton_viz} if has_viz and "Triton" in group else {}
+        for peer, finds in {**peers, **others}.items():
+            theirs = sum(not _alone(finds, s) for s in wrong)
+            what = f"{group} found, of {len(wrong)}"
+            yield Row(what=what, kind=Kind.MORE, unit="kernels", ours=found, peer=peer, theirs=theirs, goal=len(wrong))
     right = [*right_triton.RIGHT.samples, *right_torch.RIGHT.samples][:: 8 if quick else 1]
     false = sum(not check_kernel(s.kernel, s.reference, s.make()) for s in right)
     what = f"right kernels called wrong, of {len(right)}"
     yield Row(what=what, kind=Kind.LESS, unit="kernels", ours=false, goal=0)
-    samples = {s.name: s for s in right_triton.RIGHT.samples}
+    named = {s.name: s for s in right_triton.RIGHT.samples}
     sizes: dict[str, tuple[Any, ...]] = {
         "vector_add": (torch.randn(10_000), torch.randn(10_000)),
         "softmax": (torch.randn(50, 200),),
         "layer_norm": (torch.randn(50, 200), torch.randn(200), torch.randn(200), 1e-5),
     }
     for name, example in sizes.items():
-        sample, goal = samples[name], 5 if name == "vector_add" else 15
+        sample, goal = named[name], 5 if name == "vector_add" else 15
+        before = _processor_seconds()
         seconds = timed(lambda s=sample, e=example: check_kernel(s.kernel, s.reference, e))  # type: ignore[misc]  # bound now
-        yield Row(what=f"Triton `{name}` of 10^4 elements", kind=Kind.LESS, unit="s", ours=seconds, goal=goal)
+        what = f"Triton `{name}` of 10^4 elements"
+        yield Row(what=what, kind=Kind.LESS, unit="s", ours=seconds, goal=goal)
+        spent = _processor_seconds() - before
+        yield Row(what=f"{what}, time of a processor", kind=Kind.LESS, unit="s", ours=spent, goal=goal)
+
+
+def _processor_seconds() -> float:
+    """What this process and those that it started and waited for have used."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in usage)
 
 
 def _alone(finds: Callable[[Any], bool], sample: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 import torchsan
@@ -78,6 +80,27 @@ def test_kernels_of_liger_are_right_but_for_a_variance_that_cancels() -> None:
 
     reports = {s.name: torchsan.check_kernel(s.kernel, s.reference, s.make()) for s in LIGER.samples}
     assert {name: errors(r) for name, r in reports.items() if not r} == {"liger_group_norm": {"precision-loss"}}
+
+
+@pytest.mark.slow
+def test_kernels_of_flag_gems_are_right_but_for_groups_that_are_no_power_of_two() -> None:
+    if find_spec("flag_gems") is None:
+        pytest.skip("flag-gems is not installed")
+    from tests.kernels.real_gems import gems
+
+    reports = {s.name: torchsan.check_kernel(s.kernel, s.reference, s.make()) for s in gems()}
+    assert [f"{name}: {r}" for name, r in reports.items() if not r and name != "gems_group_norm"] == []
+    assert not reports["gems_group_norm"]
+
+
+@pytest.mark.slow
+def test_kernels_of_flash_linear_attention_are_right() -> None:
+    if find_spec("fla") is None:
+        pytest.skip("flash-linear-attention is not installed")
+    from tests.kernels.real_gems import linear_attention
+
+    reports = {s.name: torchsan.check_kernel(s.kernel, s.reference, s.make()) for s in linear_attention()}
+    assert [str(r) for r in reports.values() if not r] == []
 
 
 def test_there_are_enough_of_each() -> None:

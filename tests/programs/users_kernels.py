@@ -227,3 +227,19 @@ def a_part_of_a_buffer(x: Tensor) -> Tensor:
     out = torch.empty(x.numel() + 100, dtype=x.dtype)
     increment_into[_grid(x)](x, out, x.numel(), BLOCK=64)
     return out[: x.numel()].cos()
+
+
+@triton.jit
+def _zero_of(dtype):
+    return tl.zeros([1], dtype.value)
+
+
+@triton.jit
+def between(a, out, low, high, BLOCK: tl.constexpr, DOUBLE: tl.constexpr):
+    """Keep what lies strictly between two limits, or is above 9; others become 0."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(a + i)
+    kept = (x > low and x < high) or x > 9
+    if DOUBLE and BLOCK > 1:
+        x = x * 2
+    tl.store(out + i, tl.where(kept, x, _zero_of(a.dtype.element_ty)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from tests.programs.users_kernels import larger, scaled_sum
+from tests.programs.users_kernels import between, larger, scaled_sum
 from torchsan.torch_internals.triton_interpreter import interpreting
 
 
@@ -35,6 +35,14 @@ def test_the_larger_of_a_number_and_nan_is_the_number() -> None:
     a, b, out = torch.tensor([torch.nan, 1.0]), torch.tensor([2.0, torch.nan]), torch.zeros(2)
     _run(larger, a, b, out, BLOCK=2)
     assert out.tolist() == [2.0, 1.0]
+
+
+def test_and_and_or_are_element_by_element_and_a_dtype_is_a_constant() -> None:
+    a, out = torch.arange(12.0)[:8] + 4, torch.zeros(8)
+    _run(between, a, out, 5, 8, BLOCK=8, DOUBLE=False)
+    assert out.tolist() == [0, 0, 6, 7, 0, 0, 10, 11]
+    _run(between, a, out, 5, 8, BLOCK=8, DOUBLE=True)
+    assert out.tolist() == [0, 0, 12, 14, 0, 0, 20, 22]
 
 
 def test_the_users_module_is_left_alone() -> None:

@@ -13,6 +13,8 @@ Mends of the interpreter (triton 3.7.1; 3.9.0 needs fewer):
 - casts of float32 to bfloat16 truncate, and those of other types to bfloat16 give the number's integer as bits
   (`_cast`); arithmetic and products of bfloat16 work on the bits (`_on_numbers`, `_dot`);
 - `tl.minimum` and `tl.maximum` give NaN where one operand is, unasked (`mended`);
+- `and` and `or` between blocks ask for the truth of the whole: they are made element by element (`_Logic`);
+- a dtype among the arguments is no constant, whose `value` it would be: it is its own (`mended`);
 - a mask that was computed with integers is one of integers, which 3.9.0 refuses (`_masked`);
 - atomics read a broadcast value (stride 0) as if it were contiguous (`_atomic`).
 
@@ -21,6 +23,7 @@ Importing it imports Triton.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
@@ -56,6 +59,7 @@ def mended() -> Iterator[None]:
         change(interpreter.ScanOps, "generic_scan", _scan)
         change(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
         change(builder, "create_maxnumf", lambda self, a, b: self.binary_op(a, b, np.fmax))
+        stack.enter_context(patch.object(tl.dtype, "value", property(lambda self: self), create=True))
         for name, mend in _MENDS.items():
             change(builder, name, mend(getattr(builder, name)))
         for name, function in _libdevice():
@@ -137,16 +141,48 @@ class _Rewriter(interpreter.FunctionRewriter):  # type: ignore[misc]  # Triton l
     """Leaves the namespace of the user's module alone."""
 
     def _compile_and_exec(self, transformed_ast: Any) -> Any:
-        names = {**vars(interpreter), **self.fn.__globals__}
+        names = {**vars(interpreter), **self.fn.__globals__, **_LOGIC}
         meanings = dict(_libdevice())
         for name, value in self.fn.__globals__.items():
             # Imported by itself, before anything was mended.
             if str(getattr(value, "__module__", "")).endswith(".libdevice") and value.__name__ in meanings:
                 names[name] = meanings[value.__name__]
+        transformed_ast = ast.fix_missing_locations(_Logic().visit(transformed_ast))
         code = compile(transformed_ast, filename=self.filename, mode="exec")
         found: dict[str, Any] = dict(self.kwargs)
         exec(code, names, found)  # noqa: S102  # The user's own function, which Triton has rewritten.
         return found[self.fn.__name__]
+
+
+def _logical(method: str, ends: bool) -> Callable[..., Any]:
+    """`and`, or `or`, which ends at what is false, or true: of blocks, as Triton's compiler understands it."""
+
+    def combined(*operands: Callable[[], Any]) -> Any:
+        kept = value = None
+        for operand in operands:
+            value = operand()
+            if isinstance(value, tl.tensor) and value.type.is_block():
+                kept = value if kept is None else getattr(kept, method)(value)
+            elif bool(value) is ends:
+                return value
+        return value if kept is None else kept
+
+    return combined
+
+
+_LOGIC = {"_torchsan_and": _logical("logical_and", False), "_torchsan_or": _logical("logical_or", True)}
+
+
+class _Logic(ast.NodeTransformer):
+    """Calls functions for `and` and `or`, whose operands are computed as far as they are needed."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        operands: list[ast.expr] = [ast.Lambda(args=nothing, body=value) for value in node.values]
+        name = "_torchsan_and" if isinstance(node.op, ast.And) else "_torchsan_or"
+        call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=operands, keywords=[])
+        return ast.copy_location(call, node)
 
 
 def _argument(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
