@@ -7,11 +7,13 @@ kernels.
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -44,12 +46,16 @@ def _named_device() -> Iterator[None]:
 
 @cache
 def _imported(module: str) -> Any:
-    with _named_device(), interpreting(), patch.dict(os.environ, {"GEMS_VENDOR": "nvidia"}):
+    environment = {"GEMS_VENDOR": "nvidia", "FLAGGEMS_CACHE_DIR": tempfile.gettempdir()}
+    with _named_device(), interpreting(), patch.dict(os.environ, environment):
         found = import_module(module)
         if module.startswith("flag_gems"):
             # It keeps compiled kernels, and launches those; in an interpreter there are none.
             entry = import_module("flag_gems.utils.libentry").LibEntry
             entry.run = lambda self, *args, **kwargs: self.fn.run(*args, **kwargs)
+            # It writes code, which a kernel that is refereed may do in its scratch folder only.
+            code: Any = import_module("flag_gems.utils.code_cache")
+            code.cache_dir_path = lambda: Path(tempfile.gettempdir())
             # Its stand-in for tensors has of their methods only those that a launch on a GPU needs.
             buffer = import_module("flag_gems.utils.tensor_wrapper").StridedBuffer
             buffer.untyped_storage = lambda self: self._base.untyped_storage()

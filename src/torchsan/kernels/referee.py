@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from torchsan.kernels.patched import Names
 from torchsan.kernels.values import ORDINARY
 from torchsan.kernels.wire import Wire, pack
 from torchsan.kernels.worker import Worker
-from torchsan.records import Kind
+from torchsan.records import Kind, SourceLine
 
 _DEATHS = 4
 """After so many processes that the kernel took down, no more are started."""
@@ -31,6 +32,8 @@ BRISK = 0.15
 """Seconds of a call that many can be made of."""
 _LEAST = 24
 """How many inputs come before everything else that takes time."""
+_MOST_EXOTIC = 12
+"""How many more may go beyond the example."""
 _ENOUGH = 12
 """A kernel that is wrong on so many inputs is wrong; more would only take time."""
 _MOST_PAIRS = 16
@@ -214,7 +217,9 @@ class Referee:
                 if len(leaves) != len(self.example.leaves):
                     return None
             elif trial.given:
-                leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in self._given()]
+                leaves = [
+                    leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in self.example.leaves
+                ]
                 leaves = [leaves[self.example.same.get(i, i)] for i in range(len(leaves))]
             else:
                 leaves = self.example.make(trial)
@@ -225,9 +230,6 @@ class Referee:
                     f"the reference raises {type(e).__name__} on the example: {str(e)[:300]}", slug="bad-inputs"
                 ) from e
             return None
-
-    def _given(self) -> Leaves:
-        return self.example.leaves
 
     def borne_out(self) -> bool:
         """Whether the kernel gives on the example what the reference gives. Raise Gone or Ended."""
@@ -274,12 +276,14 @@ class Referee:
     def trials(self) -> Iterator[tuple[Case, Said, list[Observation]]]:
         """Make the trials of the plan, as many as there is time for, and yield what each showed."""
         wanted = max(_LEAST, self._task.seeds)
-        made = 0
-        attempts = 0
+        made = attempts = exotic = 0
         for trial in plan(self.example, self._task.seed, seeds=self._task.seeds, function=self._make is not None):
             attempts += 1
-            if made >= wanted and not (trial.exotic and made < wanted + 12):
-                break
+            exotic += trial.exotic
+            if made >= wanted and not (trial.exotic and made < wanted + _MOST_EXOTIC):
+                if exotic:
+                    break
+                continue  # Those that go beyond the example come after all others.
             reason = self._why_enough(made, late=attempts > 4 * wanted + 40)
             if reason is not None:
                 self.tried.skipped["more inputs"] = reason
@@ -476,15 +480,11 @@ class Referee:
 
 
 def _source(event: dict[str, Any]) -> Any:
-    from torchsan.records import SourceLine
-
     return (SourceLine(file=event["file"], line=event["line"], code=event["code"]),) if event["file"] else ()
 
 
 def _gone(case: Case, gone: Gone) -> Observation:
     """A call that gave no result, because its process is gone."""
-    import signal
-
     said = gone.said.strip().splitlines()[-1:]
     evidence: dict[str, Any] = {"said": said[0][:300]} if said else {}
     kind = Kind.WRONG_VALUES
