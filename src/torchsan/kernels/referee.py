@@ -38,6 +38,7 @@ _ENOUGH = 12
 """A kernel that is wrong on so many inputs is wrong; more would only take time."""
 _MOST_PAIRS = 16
 """How many trials are run again with other memory and another order."""
+_VALUES = (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)
 _FACTORIES = tuple(
     "empty zeros ones full view reshape detach as_strided t. transpose permute clone _to_copy copy_".split()
 )
@@ -217,9 +218,8 @@ class Referee:
                 if len(leaves) != len(self.example.leaves):
                     return None
             elif trial.given:
-                leaves = [
-                    leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in self.example.leaves
-                ]
+                own = self.example.leaves
+                leaves = [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in own]
                 leaves = [leaves[self.example.same.get(i, i)] for i in range(len(leaves))]
             else:
                 leaves = self.example.make(trial)
@@ -255,7 +255,7 @@ class Referee:
         if self.reference.random:
             self.tried.unchecked = ["values"]
             self.tried.skipped["values"] = "the reference draws random numbers: called twice, it differs from itself"
-            found = [o for o in found if o.kind not in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)]
+            found = [o for o in found if o.kind not in _VALUES]
         return said, found
 
     def _why_enough(self, made: int, *, late: bool) -> str | None:
@@ -418,12 +418,8 @@ class Referee:
 
         Where nothing says what is right, it is an error if they are far apart.
         """
-        wrong = [
-            o
-            for o in observe(case, other, self.about, self._task.mutates)
-            if o.kind in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS)
-        ]
-        before = any(o.trial == case.trial and o.kind in (Kind.WRONG_VALUES, Kind.PRECISION_LOSS) for o in self.seen)
+        wrong = [o for o in observe(case, other, self.about, self._task.mutates) if o.kind in _VALUES]
+        before = any(o.trial == case.trial and o.kind in _VALUES for o in self.seen)
         exact = not any(t.is_floating_point() for t in other.tensors) or (not self.referenced and apart(said, other))
         yield Observation(
             kind=kind,
