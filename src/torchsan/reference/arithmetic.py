@@ -17,7 +17,7 @@ import torch
 
 from torchsan.reference import users_kernels
 from torchsan.reference.nudge import Nudger, looks_at_bits, map_tensors, memory_of, rounds, written
-from torchsan.torch_internals.operators import with_gradient
+from torchsan.torch_internals.operators import is_own, random_kept, with_gradient
 
 
 class Arithmetic(StrEnum):
@@ -102,6 +102,15 @@ RandomNumbers = Callable[["Operators", Any, tuple[Any, ...], dict[str, Any], Cal
 Raises Unavailable if its numbers cannot be drawn again."""
 
 
+def _of_the_users(func: Any, compute: Callable[[], Any]) -> Any:
+    """Run an operator that is not PyTorch's own. What it draws, the program would miss, and is another each time."""
+    with random_kept() as drew:
+        result = compute()
+        if drew():
+            raise Unavailable(f"{func} draws random numbers")
+    return result
+
+
 class Operators:
     """Computes operators in one arithmetic."""
 
@@ -137,7 +146,7 @@ class Operators:
         inductors = func.namespace == "prims" and func._opname.startswith("inductor_")
         if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
-        return compute()
+        return compute() if is_own(func) else _of_the_users(func, compute)
 
     def users_kernel(self, call: dict[str, Any]) -> Any:
         """Run what a graph has in the place of a user's Triton kernel. Raise Unavailable if there is no reference."""
