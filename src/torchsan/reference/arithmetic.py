@@ -17,7 +17,7 @@ import torch
 
 from torchsan.reference import users_kernels
 from torchsan.reference.nudge import Nudger, looks_at_bits, map_tensors, memory_of, rounds, written
-from torchsan.torch_internals.operators import is_own, random_kept
+from torchsan.torch_internals.operators import is_own, random_kept, with_gradient
 
 
 class Arithmetic(StrEnum):
@@ -198,7 +198,7 @@ class Operators:
             # What is overwritten has to be the tensor itself, so it is not replaced by a wider one.
             wide = [_wide_dtypes(a if mutable else map_tensors(widened, a)) for a in (args, kwargs)]
             try:
-                result = func(*wide[0], **wide[1])
+                result = with_gradient(func)(*wide[0], **wide[1])
                 return result if mutable else map_tensors(widened, result)
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # Not implemented for float64: computed in the program's dtypes below.

@@ -22,6 +22,14 @@ def keep_in_order(operator: str) -> None:
     torch.library._register_effectful_op(operator, EffectType.ORDERED)
 
 
+def with_gradient(operator: Any) -> Callable[..., Any]:
+    """A function that computes the same as an operator, and that a gradient can be taken of where that has none."""
+    if str(operator) == "prims.convert_element_type.default":
+        return lambda value, dtype: value.to(dtype, copy=True)
+    function: Callable[..., Any] = getattr(operator, "impl_aten", operator)
+    return function
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """What tells the tensor's storage from every other one that is alive, or that a StorageRef refers to."""
     return int(tensor.untyped_storage()._cdata)
