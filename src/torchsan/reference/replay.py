@@ -308,7 +308,9 @@ class _Values:
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
-        return self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
+        result = self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
+        # Inductor takes what an operator on lists has overwritten for its result, where the operator returns nothing.
+        return args[0] if result is None and name.startswith("_foreach_") else result
 
     def _lowered(self, name: str, given: Mapping[str, Any]) -> Any:
         """What one of Inductor's own functions for several operators gives, which takes no tensors itself."""
