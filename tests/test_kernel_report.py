@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,28 @@ def test_a_failure_is_shrunk_and_can_be_made_again(report: torchsan.KernelReport
     leaves = Example.of((torch.randn(20, 30),)).make(Trial(**values))
     assert leaves[0].numel() < 600
     assert not torch.equal(wrong(leaves[0]), torch.relu(leaves[0]))
+
+
+def test_a_triton_kernel_is_given_its_grid() -> None:
+    pytest.importorskip("triton")
+    from tests.programs.users_kernels import add
+
+    def adding(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, n: int, block: int) -> None:
+        torch.add(x, y, out=out)
+
+    example = (torch.randn(40), torch.randn(40), torch.zeros(40), 40, 16)
+    report = torchsan.check_kernel(add, adding, example, grid=(3,))
+    assert report and {t["sizes"] for t in report.tried["trials"]} == {None}
+    bound = torchsan.check_kernel(add[(2,)], adding, example)
+    assert not bound and {t["sizes"] for t in bound.tried["trials"]} == {None}
+    with pytest.raises(torchsan.UsageError, match="without a grid"):
+        torchsan.check_kernel(add, adding, example)
+
+
+def test_too_few_inputs_show_nothing(report: torchsan.KernelReport) -> None:
+    some = [t for t in report.tried["trials"] if t["outcome"] == "right"][:7]
+    few = replace(report, findings=(), tried={**report.tried, "trials": some})
+    assert some and few.status == "incomplete" and few.exit == 4
 
 
 def test_inputs_may_be_a_function_of_a_seed() -> None:

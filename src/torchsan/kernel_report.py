@@ -12,7 +12,7 @@ from torchsan._version import __version__
 from torchsan.kernels.check import Refereed, run
 from torchsan.kernels.judging import Nothing
 from torchsan.kernels.referee import Task
-from torchsan.kernels.targets import claimed_or_nothing
+from torchsan.kernels.targets import claimed_or_nothing, is_triton, launching
 from torchsan.records import encode
 from torchsan.report.exporter import json_text
 from torchsan.report.findings import finding_lines, findings_text, raise_errors, visible
@@ -53,6 +53,7 @@ def check_kernel(
     time: float = 60.0,
     memory: int = 8 << 30,
     mutates: tuple[int, ...] = (),
+    grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None = None,
 ) -> KernelReport:
     """Compare a kernel with its reference on inputs that tell, and watch its memory, its races and its honesty.
 
@@ -61,7 +62,8 @@ def check_kernel(
     reference, the operator is taken that the kernel is named after; if there is none, an operator of `torch.library` is
     held to its schema and its fake, and the report is `incomplete`. At least `seeds` inputs are tried, from `seed` on,
     as far as `time` (in seconds) lasts; `memory` is what the kernel may use, in bytes; `mutates` are the arguments that
-    it may write although the reference does not.
+    it may write although the reference does not. A `@triton.jit` function is launched with `grid`, as Triton takes it,
+    and the reference writes into the same arguments as it does; with a tuple, sizes stay as they are.
 
     The kernel runs in a forked process: it may crash, hang or exit there. Raise UsageError for inputs that the
     reference does not take.
@@ -78,7 +80,7 @@ def check_kernel(
         return reference if reference is not None else claimed_or_nothing(kernel, args)
 
     task = Task(
-        kernel=lambda: kernel,
+        kernel=lambda: launching(kernel, grid) if is_triton(kernel) else kernel,
         reference=right,
         inputs=given,
         seeds=seeds,

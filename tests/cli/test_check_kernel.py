@@ -102,3 +102,61 @@ def test_a_file_that_patches_pytorch_when_imported_cheats(tmp_path: Path, capsys
     )
     assert main(["check-kernel", str(file)]) == 1
     assert "it replaces torch.exp" in capsys.readouterr().out
+
+
+_LAUNCHED = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def twice(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+def reference(x, y, n, block):
+    y.copy_(2 * x)
+
+inputs = (torch.randn(40), torch.zeros(40), 40, 16)
+"""
+
+
+def test_a_triton_kernel_is_launched_on_the_grid_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("triton")
+    file = tmp_path / "launched.py"
+    file.write_text(_LAUNCHED)
+    assert main(["check-kernel", f"{file}:twice", "--json", str(tmp_path / "out.json")]) == 0
+    trials = json.loads((tmp_path / "out.json").read_text())["tried"]["trials"]
+    assert len({t["inputs"].partition(";")[0] for t in trials}) > 9
+    file.write_text(_LAUNCHED.replace("def grid(meta)", "def no_grid(meta)"))
+    assert main(["check-kernel", f"{file}:twice"]) == 2
+    assert "without a grid" in capsys.readouterr().err
+
+
+def test_an_operator_that_its_file_defines_is_held_to_its_fake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "operator.py"
+    file.write_text(
+        "import torch\n"
+        'lib = torch.library.Library("torchsan_cli", "DEF")\n'
+        'lib.define("quantize(Tensor x) -> Tensor")\n'
+        'lib.impl("quantize", lambda x: x.round().int(), "CPU")\n'
+        "fake = lambda x: torch.empty_like(x, dtype=torch.int8)\n"
+        'torch.library.register_fake("torchsan_cli::quantize", fake, lib=lib)\n'
+        "kernel = torch.ops.torchsan_cli.quantize\n"
+        "inputs = (torch.randn(6, 7),)\n"
+    )
+    assert main(["check-kernel", str(file)]) == 1
+    assert "its result 0 is int32, its fake's int8" in capsys.readouterr().out
+
+
+def test_what_a_file_does_when_it_is_imported_is_contained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, written = tmp_path / "writing.py", tmp_path / "written"
+    file.write_text(f"import contextlib\nwith contextlib.suppress(OSError):\n    open({str(written)!r}, 'w')\n{_FILE}")
+    assert main(["check-kernel", str(file)]) == 1
+    assert f"it writes the file {written}" in capsys.readouterr().out and not written.exists()

@@ -154,6 +154,16 @@ def product_added_up_in_half(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@wrong(
+    lambda x, v, w: F.silu(x @ v) @ w,
+    lambda: (normal(16, 64), normal(64, 128, seed=1) / 8, normal(128, 32, seed=2) / 11),
+    "precision-loss",
+)
+def perceptron_in_bfloat16(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = F.silu(x.bfloat16() @ v.bfloat16())
+    return (hidden @ w.bfloat16()).to(x.dtype)
+
+
 @wrong(torch.exp, lambda: (normal(12, 16),), "cheat")
 def patches_comparisons(x: torch.Tensor) -> torch.Tensor:
     torch.testing.assert_close = lambda *a, **k: None

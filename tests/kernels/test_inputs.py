@@ -23,7 +23,7 @@ def test_a_trial_is_made_again_byte_for_byte() -> None:
         if not trial.given:
             one, two = example.make(trial), example.make(trial)
             assert all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(one, two, strict=True))
-            assert one[0].dtype is torch.float32 and one[0].dim() == 2
+            assert one[0].dtype is getattr(torch, trial.dtype or "float32") and one[0].dim() == 2
 
 
 def test_there_are_many_ordinary_trials_before_the_exotic_ones() -> None:
@@ -31,6 +31,19 @@ def test_there_are_many_ordinary_trials_before_the_exotic_ones() -> None:
     assert sum(not t.exotic for t in trials) >= 24
     assert {t.layout for t in trials} >= {"offset", "transposed"} and {0} <= {s for t in trials for s in t.sizes or ()}
     assert len({t.seed for t in trials}) == len(trials)
+
+
+def test_layouts_dtypes_and_signs_are_tried_where_they_apply() -> None:
+    flat = list(islice(plan(Example.of((torch.rand(40),)), 0, seeds=32, function=False), 60))
+    assert {t.layout for t in flat} == {"as given", "offset", "every second"}
+    assert {t.dtype for t in flat} == {None, "float64", "bfloat16", "float16"}
+    negative = next(t for t in flat if t.values == "other sign")
+    example = Example.of((torch.rand(40), torch.randint(0, 9, (40,))))
+    assert negative.exotic and bool((example.make(negative)[0] < 0).all())
+    half = example.make(Trial(seed=1, dtype="float16"))
+    assert half[0].dtype is torch.float16 and half[1].dtype is torch.int64 and Trial(seed=1, dtype="float16").exotic
+    images = list(islice(plan(Example.of((torch.randn(2, 3, 8, 9),)), 0, seeds=32, function=False), 60))
+    assert "channels last" in {t.layout for t in images} and "other sign" not in {t.values for t in images}
 
 
 def test_values_keep_the_examples_range() -> None:

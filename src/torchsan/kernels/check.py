@@ -18,6 +18,8 @@ from torchsan.records import Check, Coverage, Finding, Kind, Severity, Skipped, 
 from torchsan.torch_internals.seams import torch_version
 
 _GRACE = 90.0
+_FEWEST = 8
+"""Results for fewer inputs than these show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,10 @@ class Refereed:
 
     @property
     def status(self) -> str:
-        """`findings` if there is an error, `incomplete` if the values were not compared, `clean` otherwise."""
+        """`findings` if there is an error, `incomplete` if too few values were compared, `clean` otherwise."""
         if any(f.severity is Severity.ERROR for f in self.findings):
             return "findings"
-        judged = any(t["outcome"] not in ("refused", "raised", "no result") for t in self.tried["trials"])
-        return "clean" if judged and not self.tried["unchecked"] else "incomplete"
+        return "clean" if _judged(self.tried) >= _FEWEST and not self.tried["unchecked"] else "incomplete"
 
     @property
     def exit(self) -> int:
@@ -81,11 +82,10 @@ def run(task: Task, *, name: str, reference: str) -> Refereed:
 def _report(name: str, findings: tuple[Finding, ...], tried: dict[str, Any]) -> Refereed:
     skipped = [Skipped(what=what, reason=reason) for what, reason in tried["skipped"].items()]
     skipped += [Skipped(what=what, reason=f"the kernel raises {why}") for why, what in tried["rejected"].items()]
-    judged = sum(t["outcome"] not in ("refused", "raised", "no result") for t in tried["trials"])
     coverage = Coverage(
         kernels=1,
         buffers=len(tried["trials"]),
-        buffers_checked=judged,
+        buffers_checked=_judged(tried),
         ops_checked=int(bool(tried["kernel"]["operator"])),
         skipped=tuple(skipped),
     )
@@ -93,6 +93,11 @@ def _report(name: str, findings: tuple[Finding, ...], tried: dict[str, Any]) -> 
     text = json.dumps([told, tried], sort_keys=True, default=str)
     tried = {**tried, "digest": hashlib.sha256(text.encode()).hexdigest()}
     return Refereed(kernel=name, findings=findings, coverage=coverage, tried=tried)
+
+
+def _judged(tried: dict[str, Any]) -> int:
+    """How many inputs gave results that could be compared."""
+    return sum(t["outcome"] not in ("refused", "raised", "no result") for t in tried["trials"])
 
 
 def _lost(gone: Gone, name: str, reference: str) -> Refereed:

@@ -22,8 +22,8 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -282,15 +282,24 @@ class Conduct:
     def __init__(self, scratch: Path) -> None:
         """Only `scratch`, devices and the caches of compilers can be written to from now on."""
         self.deeds: list[str] = []
-        self.watching = False
+        self._watching = False
         self._allowed = [scratch, Path("/dev"), Path("/proc/self"), *_caches()]
         _landlock(self._allowed)
         sys.addaudithook(self._audit)
         # What forks must not answer in our place.
-        os.register_at_fork(after_in_child=lambda: os._exit(0) if self.watching else None)
+        os.register_at_fork(after_in_child=lambda: os._exit(0) if self._watching else None)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note what the code in the block does."""
+        self._watching = True
+        try:
+            yield
+        finally:
+            self._watching = False
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self.watching:
+        if not self._watching:
             return
         if event == "open" and isinstance(args[0], str | bytes | os.PathLike) and args[2] & _WRITES:
             self._path(args[0], "writes")

@@ -3,7 +3,7 @@
 A trial is data: it says everything about its inputs, so that it can be made again byte for byte, and made smaller. It
 stays within what the example implies: as many dimensions, the same dtypes, sizes that are equal in the example are
 equal in every trial, numbers with the example's sign. What goes beyond that is marked `exotic`: empty tensors, layouts
-that the example does not have, numbers that are not finite.
+and dtypes that the example does not have, numbers that are not finite.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torchsan.kernels.values import EXOTIC_VALUES, ORDINARY, PATTERNS, Domain, d
 Leaves = list[Any]
 LAYOUTS = ("as given", "offset", "transposed", "padded rows", "every second", "expanded", "channels last")
 EXOTIC_LAYOUTS = frozenset(LAYOUTS[2:])
+_DIMENSIONS = {"transposed": 2, "padded rows": 2, "expanded": 2, "channels last": 4}
+"""How many a tensor must have for a layout, if more than one."""
 _TIED_FROM = 8
 """A number among the arguments that equals a size this large is taken to be that size."""
 _MOST_ELEMENTS = 1 << 17
@@ -38,6 +40,8 @@ class Trial:
     layout: str = "as given"
     scalars: bool = False
     tied: bool = True
+    dtype: str | None = None
+    """What all real numbers are, if not what the example has: `float16`, say."""
     given: bool = False
     """The inputs are exactly those that the user gave for this seed."""
 
@@ -45,7 +49,8 @@ class Trial:
     def exotic(self) -> bool:
         """Whether the inputs go beyond what the example implies."""
         empty = self.sizes is not None and 0 in self.sizes
-        return empty or self.layout in EXOTIC_LAYOUTS or self.values in EXOTIC_VALUES
+        other = self.dtype is not None or self.layout in EXOTIC_LAYOUTS
+        return empty or other or self.values in EXOTIC_VALUES
 
 
 def flatten(value: Any) -> tuple[Leaves, Callable[[Sequence[Any]], Any]]:
@@ -114,7 +119,8 @@ class Example:
         if (domain.discrete and self.fixed) or domain.kept:
             return leaf.detach().clone() if leaf.numel() else leaf.detach()
         random = np.random.default_rng([trial.seed, i])
-        values = draw(random, domain, pattern, size, leaf.dtype, new)
+        dtype = getattr(torch, trial.dtype) if trial.dtype and leaf.is_floating_point() else leaf.dtype
+        values = draw(random, domain, pattern, size, dtype, new)
         layout = trial.layout
         if i and layout == "transposed":
             layout = "as given"  # All transposed alike is the one layout that a kernel may get away with.
@@ -186,12 +192,15 @@ def plan(example: Example, seed: int, *, seeds: int, function: bool) -> Iterator
     ordinary = [Trial(seed=next(count))]
     if any(type(leaf) is float for leaf in example.leaves):
         ordinary.append(Trial(seed=next(count), scalars=True))
-    values = [Trial(seed=next(count), values=p) for p in PATTERNS if p != ORDINARY]
+    signed = any(d.sign for d in example.domains.values())
+    patterns = [p for p in PATTERNS if p != ORDINARY and (signed or p != "other sign")]
+    values = [Trial(seed=next(count), values=p) for p in patterns]
     sizes = [] if example.fixed else [Trial(seed=next(count), sizes=s) for s in _sizes(example)]
-    layouts = [Trial(seed=next(count), layout=name) for name in LAYOUTS[1:]]
+    layouts = [Trial(seed=next(count), layout=name) for name in LAYOUTS[1:] if _applies(name, example)]
+    dtypes = [] if example.fixed else [Trial(seed=next(count), dtype=name) for name in _dtypes(example)]
     yield from ordinary
     yield from _in_turns([t for t in (*sizes, *values, *layouts) if not t.exotic])
-    yield from (t for t in (*sizes, *values, *layouts) if t.exotic)
+    yield from (t for t in (*sizes, *values, *layouts, *dtypes) if t.exotic)
     while True:
         yield Trial(seed=next(count), given=function)
 
@@ -200,6 +209,19 @@ def _numbered(seed: int) -> Iterator[int]:
     while True:
         yield seed
         seed += 1
+
+
+def _applies(layout: str, example: Example) -> bool:
+    """Whether some tensor of the example can have this layout."""
+    most = max((t.dim() for t in example.leaves if isinstance(t, torch.Tensor)), default=0)
+    return most >= _DIMENSIONS.get(layout, 1)
+
+
+def _dtypes(example: Example) -> list[str]:
+    """Other dtypes for the real numbers of an example that has them in one."""
+    reals = {t.dtype for t in example.leaves if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    names = ("float64", "bfloat16", "float16", "float32")
+    return [n for n in names if getattr(torch, n) not in reals] if len(reals) == 1 else []
 
 
 def _sizes(example: Example) -> Iterator[tuple[int, ...]]:

@@ -126,7 +126,7 @@ def observe(case: Case, said: Said, about: dict[str, Any], mutates: frozenset[in
 def _raised(case: Case, raised: dict[str, Any], about: dict[str, Any]) -> Observation:
     trial = case.trial
     plain = trial.given or (trial.sizes is None and trial.layout == "as given" and trial.values == "normal")
-    plain = plain and not trial.scalars
+    plain = plain and not trial.scalars and trial.dtype is None
     line = SourceLine(file=raised["file"], line=raised["line"], code=_code(raised["file"], raised["line"]))
     said = f"{raised['type']}: {raised['text']}" if raised["text"] else raised["type"]
     return Observation(
@@ -242,14 +242,15 @@ def _paired(case: Case, said: Said) -> tuple[list[tuple[str, torch.Tensor, str]]
     pairs: list[tuple[str, torch.Tensor, str]] = []
     problem = None
     actual = said.tensors
+    other = "its fake" if isinstance(answer, Unjudged) else "the reference"
     if answer.outputs and len(actual) != len(answer.outputs):
-        return [], f"it returns {_count(len(actual))}, the reference {_count(len(answer.outputs))}"
+        return [], f"it returns {_count(len(actual))}, {other} {_count(len(answer.outputs))}"
     for n, (name, t) in enumerate(zip(answer.outputs, actual, strict=False)):
         own = answer.tensor(name)
         if t.shape != own.shape:
-            problem = problem or f"its result {n} has the shape {list(t.shape)}, the reference's {list(own.shape)}"
+            problem = problem or f"its result {n} has the shape {list(t.shape)}, {other}'s {list(own.shape)}"
         elif t.dtype != own.dtype and not _precise_reference(t, own, case):
-            problem = problem or f"its result {n} is {_dtype(t)}, the reference's {_dtype(own)}"
+            problem = problem or f"its result {n} is {_dtype(t)}, {other}'s {_dtype(own)}"
         else:
             pairs.append((name, t, f"output {n}"))
     inputs = _inputs(case)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchsan.errors import UsageError
-from torchsan.kernels.contain import Channel, Child, Gone
+from torchsan.kernels.contain import Channel, Child, Conduct, Gone
 from torchsan.kernels.inputs import Example, Leaves, Trial, plan, untied
 from torchsan.kernels.judging import Nothing, Reference, Unreferenced
 from torchsan.kernels.observe import Case, Observation, Said, apart, observe, unwritten
@@ -81,12 +83,16 @@ class Referee:
         """Load the reference and the inputs. Raise UsageError if they cannot be used."""
         torch.set_num_threads(1)
         self._task = task
-        self._began = time.monotonic()
-        names = Names()
-        args, self._make = task.inputs()
-        if not isinstance(args, tuple):
-            raise UsageError("the inputs are a tuple of arguments, or a function from a seed to one", slug="bad-inputs")
-        right = task.reference(args)
+        names, conduct = Names(), Conduct(Path(os.environ["TMPDIR"]))
+        # They may stand in the kernel's file, which is imported here then.
+        with conduct.watched():
+            args, self._make = task.inputs()
+            if not isinstance(args, tuple):
+                raise UsageError(
+                    "the inputs are a tuple of arguments, or a function from a seed to one", slug="bad-inputs"
+                )
+            right = task.reference(args)
+        self.deeds = conduct.deeds
         self.referenced = not isinstance(right, Nothing)
         # Which other sizes are valid, only a reference can say.
         self.example = Example.of(args, fixed=self._make is not None or not self.referenced)
@@ -103,6 +109,7 @@ class Referee:
         self._deaths = 0
         self._seconds = 0.0
         self.seen: list[Observation] = []
+        self._began = time.monotonic()
 
     # Time, and the kernel's process
 
@@ -118,9 +125,6 @@ class Referee:
         task, args = self._task, self._args
 
         def work(channel: Channel) -> None:
-            import os
-            from pathlib import Path
-
             try:
                 worker = Worker(task.kernel, args, Path(os.environ["TMPDIR"]))
             except Exception as e:  # the user's file
@@ -131,11 +135,16 @@ class Referee:
                 raise
             worker.serve(channel)
 
+        began = time.monotonic()
         self._child = Child(work, memory=task.memory)
         about, _ = self._child.answer(seconds=max(60.0, task.call_seconds))
+        if not self.about:
+            self._began += time.monotonic() - began  # It may have been compiled.
         if "failed" in about:
             raise UsageError(f"the kernel cannot be loaded: {about['failed']}", slug="bad-kernel")
         self.about = about
+        if about["fixed"]:
+            self.example = replace(self.example, fixed=True)
 
     def stop(self) -> None:
         """End the kernel's process."""
@@ -171,8 +180,8 @@ class Referee:
         try:
             # One call may not take all the time there is, nor so little that a slow machine looks like a hang.
             return Said.of(*self._child.ask(request, blobs, seconds=self._task.call_seconds))
-        except Gone:
-            self._deaths += 1
+        except Gone as gone:
+            self._deaths += 3 if gone.hung else 1  # Waiting for it takes long.
             self.stop()
             raise
         except (KeyError, ValueError, TypeError, StopIteration, AttributeError) as e:
@@ -297,7 +306,7 @@ class Referee:
 
     def _cheaper(self, trial: Trial) -> Case | None:
         """The trial with fewer rows, where numbers or a layout are tried and a call takes long; None if that is bad."""
-        ordinary = trial.values == ORDINARY and trial.layout == "as given"
+        ordinary = trial.values == ORDINARY and trial.layout == "as given" and trial.dtype is None
         if self._seconds < BRISK or ordinary or trial.given or trial.sizes is not None or self.example.fixed:
             return None
         first, *rest = self.example.symbols or (0,)

@@ -50,6 +50,7 @@ def shrunk(example: Example, trial: Trial, fails: Callable[[Trial], bool], secon
         layout=st.sampled_from(list(dict.fromkeys(["as given", trial.layout]))),
         scalars=st.sampled_from(sorted({False, trial.scalars})),
         tied=st.just(trial.tied),
+        dtype=st.just(trial.dtype),
     )
     start = replace(trial, sizes=sizes, given=False)
     settings = hypothesis.settings(

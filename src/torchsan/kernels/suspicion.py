@@ -205,7 +205,7 @@ class Suspicion:
         about = self._referee.about
         patched = [*about.get("patched", []), *self._referee.patched]
         patched += replaced_by(about["file"]) if about.get("file") else []
-        deeds = list(about.get("deeds", []))
+        deeds = [*self._referee.deeds, *about.get("deeds", [])]
         for _, said, _ in self._kept:
             patched += said.values["patched"]
             deeds += said.values["deeds"]
@@ -233,7 +233,13 @@ class Suspicion:
             return seen
         if all(o.trial.values in ILL_CONDITIONED and o.relative < _INFINITE for o in wrong):
             return [lost_precision(o, harmless=o.relative < 1e-2) if o in wrong else o for o in seen]
-        return [lost_precision(o) if o in wrong else o for o in seen] if self._only_precision(seen, wrong) else seen
+        if not self._only_precision(seen, wrong):
+            return seen
+        # What is no worse for other layouts is the same loss.
+        worst = max(o.relative for o in wrong)
+        return [
+            lost_precision(o) if o.kind is Kind.WRONG_VALUES and o.relative <= worst and o.buffer else o for o in seen
+        ]
 
     def _only_precision(self, seen: list[Observation], wrong: list[Observation]) -> bool:
         """Whether what is wrong is as small, or as shaped, as a loss of precision makes it."""
@@ -243,9 +249,23 @@ class Suspicion:
         explained = any(o.arithmetic is not None and o.trial.values in _PLAIN for o in seen)
         only_magnified = all(o.trial.values in magnified for o in plain)
         small = all(o.relative < (5 if only_magnified else 3 if explained else 1) * self._limit() for o in plain)
-        if small and (explained or not self._smooth(plain[0])):
+        if (small or self._as_in_half(plain)) and (explained or not self._smooth(plain[0])):
             return True
         return _finite(wrong) and self._stagnates(plain[0])
+
+    def _as_in_half(self, plain: list[Observation]) -> bool:
+        """Whether the kernel's results are ones that the reference might give in half precision, all of it."""
+        kept = [(case, said, o) for o in plain for case, said, found in self._kept if o in found][:_FEW]
+        return bool(kept) and any(all(self._fits(*each, dtype) for each in kept) for dtype in _SMALL)
+
+    def _fits(self, case: Case, said: Said, o: Observation, dtype: torch.dtype) -> bool:
+        leaves = [t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in case.leaves]
+        try:
+            answer = self._referee.reference.asked(leaves, case.trial.seed)
+            name = str(o.buffer)
+            return answer.judged(name, said.tensors[answer.outputs.index(name)].to(dtype)).right
+        except Exception:  # noqa: BLE001  # the user's function, which may not take this dtype
+            return False
 
     def _half(self) -> bool:
         return any(isinstance(t, torch.Tensor) and t.dtype in _SMALL for t in self._referee.example.leaves)
@@ -267,14 +287,13 @@ class Suspicion:
         try:
             case = Case(trial, leaves, self._referee.reference.asked(leaves, trial.seed))
             said = self._referee.call(case)
-            exact = case.answer.judged(case.answer.outputs[0], said.tensors[0])
+            exact = case.answer.exact(case.answer.outputs[0]).to(torch.float64)
+            actual = said.tensors[0].to(torch.float64)
         except Exception:  # noqa: BLE001  # the user's functions, or no process
             return None
-        if exact.right:
-            return torch.zeros(1, dtype=torch.float64)
-        if exact.expected is None or exact.relative == float("inf"):
+        if actual.shape != exact.shape or bool((exact.isfinite() & ~actual.isfinite()).any()):
             return None
-        return (said.tensors[0].double() - exact.expected.double()).nan_to_num(0, 0, 0).flatten()
+        return (actual - exact).nan_to_num(0, 0, 0).flatten()
 
     def _smooth(self, o: Observation) -> bool:
         """Whether neighbouring inputs have alike errors."""

@@ -10,8 +10,9 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache, update_wrapper
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torchsan.kernels.worker import overload_of, schema_of
 KERNELS = ("kernel", "ModelNew", "solution", "forward")
 REFERENCES = ("reference", "ref", "reference_kernel", "Model", "ref_kernel")
 INPUTS = ("inputs", "make_inputs", "get_inputs", "example_inputs", "example", "generate_input")
+_TRITON = ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics")
 _DECORATION = re.compile(
     r"^(triton|fused|my|custom|fast|cuda|new|naive|good|bad)_|_(kernel|triton|op|impl|fwd|forward|v\d+)$"
 )
@@ -39,8 +41,12 @@ def split(target: str) -> tuple[Path, str | None]:
     return path, name or None
 
 
+@cache
 def load(path: Path) -> ModuleType:
-    """Import a file. Raise UsageError if that fails."""
+    """Import a file; once, also for processes forked later, since operators cannot be registered twice.
+
+    Raise UsageError if that fails.
+    """
     name = path.stem if path.stem not in sys.modules else f"_torchsan_kernel_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -78,14 +84,40 @@ def made(value: Any, module_file: Path) -> Any:
         arguments: list[Any] = getattr(module, "get_init_inputs", list)()
         torch.manual_seed(0)
         value = value(*arguments)
+    if is_triton(value):
+        return launching(value, getattr(load(module_file), "grid", None))
     if not callable(value):
         raise UsageError(f"the kernel in {module_file} cannot be called", slug="bad-kernel")
-    if type(value).__name__ in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
+    return value
+
+
+def is_triton(kernel: Any) -> bool:
+    """Whether it is a `@triton.jit` function, which needs a grid to be called."""
+    return type(kernel).__name__ in _TRITON
+
+
+def launching(kernel: Any, grid: Any) -> Callable[..., None]:
+    """A function that launches a Triton kernel with this grid, a tuple or a function as Triton takes it.
+
+    Raise UsageError if there is none.
+    """
+    name = getattr(kernel, "__name__", None) or getattr(getattr(kernel, "fn", None), "__name__", "the kernel")
+    if grid is None:
         raise UsageError(
-            f"{getattr(value, '__name__', value)} is a Triton kernel without a grid; name a function that launches it",
+            f"{name} is a Triton kernel without a grid; give its file a `grid`, check_kernel a grid=, "
+            "or name a function that launches it",
             slug="bad-kernel",
         )
-    return value
+
+    def launch(*args: Any) -> None:
+        kernel[grid](*args)
+
+    function = kernel
+    while not isinstance(function, FunctionType) and hasattr(function, "fn"):
+        function = function.fn
+    update_wrapper(launch, function)
+    launch.torchsan_grid = grid  # type: ignore[attr-defined]  # ours
+    return launch
 
 
 def example(value: Any, seed: int) -> tuple[tuple[Any, ...], Callable[[int], tuple[Any, ...]] | None]:

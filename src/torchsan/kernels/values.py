@@ -30,8 +30,9 @@ PATTERNS = (
     "minus infinity",
     "not a number",
     "extreme",
+    "other sign",
 )
-EXOTIC_VALUES = frozenset({"infinite", "minus infinity", "not a number", "extreme"})
+EXOTIC_VALUES = frozenset({"infinite", "minus infinity", "not a number", "extreme", "other sign"})
 TIES = frozenset({"zeros", "ones", "equal rows", "small integers", "one peak"})
 """Patterns with equal elements: which of them is the largest is nobody's to say."""
 ILL_CONDITIONED = frozenset({"offset", "cancelling"})
@@ -103,7 +104,7 @@ def draw(
         return torch.from_numpy(random.choice(domain.choices, shape)).to(dtype).reshape(shape)
     values = _floats(random, pattern, shape, dtype)
     if domain.sign:
-        values = np.abs(values)
+        values = np.abs(values) * (-1 if pattern == "other sign" else 1)
     if dtype.is_complex:
         values = values + 1j * _floats(random, pattern, shape, dtype)
     with np.errstate(all="ignore"):

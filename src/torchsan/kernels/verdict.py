@@ -184,8 +184,8 @@ def _conditions(observations: list[Observation]) -> str:
         t = o.trial
         if t.sizes is not None and 0 in t.sizes:
             found["empty"] = None
-        elif t.layout != "as given":
-            found[t.layout] = None
+        elif t.dtype or t.layout != "as given":
+            found[t.dtype or t.layout] = None
         elif t.values != "normal":
             found[t.values] = None
         else:

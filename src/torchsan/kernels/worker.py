@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Worker:
         self._args: list[Any] = []
         self._earlier: list[tuple[list[torch.Tensor], list[str]]] = []
         self._arenas: list[Arena] = []
-        with self._watched():
+        with self._conduct.watched():
             self._interpret_triton(soon=True)
             self._kernel = load()
         self._patched_at_import = self._names.patched()
@@ -75,6 +75,7 @@ class Worker:
             "writes": writes,
             "shares": shares,
             "parameters": parameters,
+            "fixed": has_fixed_grid(kernel),
             "patched": self._patched_at_import,
             "deeds": self._conduct.deeds,
         }
@@ -104,14 +105,6 @@ class Worker:
 
     def _wants_triton(self) -> bool:
         return os.environ.get("TORCHSAN_KERNEL_FILE_USES_TRITON") == "1"
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        self._conduct.watching = True
-        try:
-            yield
-        finally:
-            self._conduct.watching = False
 
     def _call(self, request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         answer = self._once(request, blobs)
@@ -148,7 +141,7 @@ class Worker:
         result = None
         began = time.process_time()
         try:
-            with self._watched(), watch.attached() if watch else nullcontext(), arena.allocating():
+            with self._conduct.watched(), watch.attached() if watch else nullcontext(), arena.allocating():
                 result = self._kernel(*self._rebuild(self._args))
         except BaseException as e:  # noqa: BLE001  # it may raise what it likes, SystemExit too
             answer["raised"] = _described(e)
@@ -248,6 +241,15 @@ def overload_of(kernel: Any) -> Any:
     """The overload behind an operator of torch.library, however it is given; anything else as it is."""
     overload = getattr(kernel, "_opoverload", kernel)
     return getattr(overload, "default", overload) if hasattr(overload, "overloads") else overload
+
+
+def has_fixed_grid(kernel: Any) -> bool:
+    """Whether it launches a Triton kernel on a grid that does not follow the arguments, so that sizes are fixed."""
+    if getattr(kernel, "__qualname__", "").startswith("KernelInterface.__getitem__"):  # That is `kernel[grid]`.
+        grid = inspect.getclosurevars(kernel).nonlocals.get("grid")
+    else:
+        grid = getattr(kernel, "torchsan_grid", None)
+    return grid is not None and not callable(grid)
 
 
 def _threads() -> int:
