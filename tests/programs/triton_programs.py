@@ -82,7 +82,7 @@ def _recurrent() -> None:
 
 
 def _optimizers() -> None:
-    kinds: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    kinds: list[tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = [
         (torch.optim.AdamW, {"amsgrad": True}),
         (torch.optim.RMSprop, {"centered": True}),
         (torch.optim.Adagrad, {}),
