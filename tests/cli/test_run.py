@@ -64,8 +64,19 @@ def test_a_report_does_not_overwrite_the_program_nor_what_it_reports_on(cli: Run
     assert cli("report", "--json", "run/manifest.json", "run").returncode == 2
     assert cli("diff", "--json", "run/manifest.json", "run", "run").returncode == 2
     assert Path("run/manifest.json").read_bytes() == before
+    for part in ("-wal", "-shm", "-journal"):  # Of a killed run they hold the last events.
+        Path(f"run/events.sqlite{part}").write_bytes(b"")
+        assert cli("report", "--json", f"run/events.sqlite{part}", "run").returncode == 2
+        Path(f"run/events.sqlite{part}").unlink()
     for _ in range(2):  # Beside what torchsan writes, also over itself.
         assert cli("report", "--json", "run/report.json", "run").returncode == 7
+
+
+def test_two_reports_do_not_go_into_one_file(cli: Run) -> None:
+    done = cli("run", "--json", "r", "--html", "./r", script("print('mine')"))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--json and --html both write ./r" in done.stderr or "--html and --json both write" in done.stderr
 
 
 def test_json_can_go_to_stdout_after_the_program(cli: Run) -> None:

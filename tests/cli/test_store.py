@@ -98,6 +98,21 @@ def test_elements_that_share_memory_are_not_written_as_more_than_a_disk_holds(pa
     assert run("show", path, "wide") == 0
 
 
+def test_a_shape_that_numpy_does_not_know_is_written_otherwise(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.put("x", torch.empty(0, 1 << 62))
+    with pytest.raises(UsageError, match="numpy cannot hold"):
+        run("get", str(tmp_path / "store"), "x", "--to", str(tmp_path / "x.npy"))
+    assert run("get", str(tmp_path / "store"), "x", "--to", str(tmp_path / "x.pt")) == 0
+
+
+def test_a_recording_is_not_sent_into_itself(path: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    for to in (path, f"{path}/sub", f"file://{path}/sub", str(tmp_path / "link" / "sub")):
+        with pytest.raises(UsageError, match="itself"):
+            run("sync", path, "--to", to)
+
+
 def test_fsck_says_clean_or_what_is_damaged(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fsck", path) == 0
     assert capsys.readouterr().out == "clean: 4 tensors, 5 blobs, 200070 bytes\n"

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from tests.cli.conftest import command
 from torchsan.cli.supervise import Progress
 from torchsan.recording.log import connect
 
@@ -24,3 +30,32 @@ def test_it_tells_of_graphs_when_there_are_more(tmp_path: Path) -> None:
         "torchsan: graph 1, 3 kernels so far",
         "torchsan: graph 2, 6 kernels so far",
     ]
+
+
+_COUNTS = """
+import signal, sys, time
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    signal.signal(number, lambda number, _: print("got", number, flush=True))
+print("ready", flush=True)
+time.sleep(2.5)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_a_signal_reaches_the_program_once(to_all: bool) -> None:
+    Path("counts.py").write_text(_COUNTS)
+    program = subprocess.Popen(
+        command("run", "--quiet", "counts.py"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        (os.killpg if to_all else os.kill)(program.pid, number)
+    out, _ = program.communicate(timeout=60)
+    assert sorted(out.splitlines()) == ["got 10", "got 15", "got 2"]
+    assert program.returncode == 7

@@ -43,6 +43,37 @@ def test_how_a_child_ended_is_known() -> None:
         child.answer(seconds=0.2)
 
 
+def test_of_much_output_the_last_words_are_kept_and_a_file_has_a_limit() -> None:
+    def talks(channel: Channel) -> None:
+        line = b"x" * (1 << 20)
+        with suppress(OSError):
+            for _ in range(1100):
+                os.write(1, line)
+        os.write(1, b"")
+        os._exit(9)
+
+    with Child(talks, memory=1 << 30) as child:
+        with pytest.raises(Gone, match="status 9") as caught:
+            child.answer(seconds=60)
+        assert caught.value.said == "x" * 2000
+
+
+def test_a_child_does_not_outlive_who_started_it() -> None:
+    program = """if True:
+        import os, time
+        from torchsan.kernels.contain import Child
+        child = Child(lambda channel: time.sleep(600), memory=1 << 30)
+        print(child.pid, flush=True)
+        os.kill(os.getpid(), 9)
+    """
+    started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    pid = int(started.stdout)
+    end = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_a_kernel_that_hangs_is_ended() -> None:
     def hangs(x: torch.Tensor) -> torch.Tensor:
         while True:

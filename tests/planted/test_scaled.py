@@ -142,6 +142,32 @@ def test_a_wrong_factor_is_an_error_in_any_shape_of_computation(
         assert f"aten.{SHAPES[shape].op}.default" in finding.ops
 
 
+WEIGHT = {Severity.ERROR: 2, Severity.WARNING: 1}
+
+
+@pytest.mark.parametrize(
+    ("site", "shape", "dtype", "errors"),
+    [
+        ("kernel", "pointwise", FLOAT32, (1e-7, 1e-5, 3.0)),
+        slow("kernel", "pointwise", FLOAT32, (1e-7, 1e-6, 1e-5, 1e-3, 0.1, 3.0)),
+        slow("kernel", "pointwise", BFLOAT16, (1e-3, 4e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 3.0)),
+        slow("kernel", "pointwise", FLOAT16, (1e-4, 1e-3, 4e-3, 2e-2, 0.1, 3.0)),
+        slow("kernel", "sum of 100", FLOAT32, (1e-7, 1e-6, 1e-5, 1e-4, 1e-2, 0.5)),
+        slow("kernel", "normalisation", BFLOAT16, (1e-3, 4e-3, 2e-2, 0.1, 0.5)),
+        slow("kernel", "gradient", BFLOAT16, (1e-3, 4e-3, 2e-2, 0.1, 0.5)),
+        slow("library", "matmul", FLOAT32, (1e-7, 1e-6, 1e-5, 1e-3, 0.1)),
+        slow("decomposition", "decomposed", FLOAT32, (1e-7, 1e-6, 1e-5, 1e-3, 0.1)),
+        slow("post-grad", "pointwise", BFLOAT16, (1e-4, 4e-3, 2e-2, 0.1)),
+    ],
+)
+def test_a_larger_error_is_never_a_milder_finding(
+    site: str, shape: str, dtype: torch.dtype, errors: tuple[float, ...]
+) -> None:
+    worst = [max([WEIGHT[f.severity] for f in found(site, dtype, e, 64, shape)], default=0) for e in errors]
+    assert worst == sorted(worst)
+    assert worst[-1] == WEIGHT[Severity.ERROR]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "dtype", "rows"),

@@ -185,9 +185,81 @@ OTHERS: dict[str, Callable[[], None]] = {
     "a_long_sum_in_bfloat16": lambda: _apply(lambda x: x.sum(-1) + x.mean(-1), torch.randn(3, 20_000).bfloat16()),
 }
 
+
+def _distances(x: Tensor) -> Tensor:
+    """By the formula that leaves on the diagonal what rounding makes of zero, or no number at all in the gradient."""
+    squares = x.square().sum(-1)
+    return (squares[:, None] + squares[None] - 2 * x @ x.T).clamp_min(0).sqrt().add(1).log()
+
+
+def _bodies(p: Tensor, v: Tensor) -> Tensor:
+    for _ in range(3):
+        d = p[:, None] - p[None]
+        v = v - 0.01 * (d * (d.square().sum(-1) + 1e-3).rsqrt()[..., None] ** 3).sum(1)
+        p = p + 0.01 * v
+    return p
+
+
+def _masked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.full((16, 16), -torch.inf, dtype=q.dtype).triu(1)
+    return (q @ k.mT / 8**0.5 + mask).softmax(-1) @ v
+
+
+def _horner(x: Tensor) -> Tensor:
+    """(x - 1)^7 multiplied out: near 1 all of it cancels."""
+    result = torch.zeros_like(x)
+    for coefficient in (1.0, -7.0, 21.0, -35.0, 35.0, -21.0, 7.0, -1.0):
+        result = result * x + coefficient
+    return result
+
+
+def _recurrent(x: Tensor) -> Tensor:
+    cell = nn.LSTMCell(16, 16).bfloat16()
+    h, c = x, x
+    for _ in range(4):
+        h, c = cell(x, (h, c))
+    return h + c
+
+
+MORE: dict[str, Callable[[], None]] = {
+    "label_smoothing_in_bfloat16": lambda: _with_gradient(
+        lambda x: F.cross_entropy(x, torch.arange(48), label_smoothing=0.1), 4 * torch.randn(48, 50).bfloat16()
+    ),
+    "group_norm_in_bfloat16": lambda: _train(
+        nn.Sequential(nn.Conv2d(4, 16, 3), nn.GroupNorm(4, 16), nn.SiLU(), nn.GroupNorm(8, 16)).bfloat16(),
+        torch.randn(2, 4, 12, 12).bfloat16(),
+    ),
+    "running_sums_in_float16": lambda: _with_gradient(lambda x: x.cumsum(-1) * x.cumprod(0), torch.rand(8, 200).half()),
+    "accumulating_into_rows": lambda: _with_gradient(
+        lambda x, y: x.index_put((torch.arange(300) % 10,), y * 2, accumulate=True).sin(),
+        torch.randn(10, 8),
+        torch.randn(300, 8),
+    ),
+    "a_variance_in_float16": lambda: _with_gradient(
+        lambda x: x.var(-1) + x.std(0).mean(), (torch.randn(64, 512) + 20).half()
+    ),
+    "a_mask_that_is_added": lambda: _with_gradient(
+        _masked_attention, *(torch.randn(2, 4, 16, 8).bfloat16() for _ in range(3))
+    ),
+    "special_functions": lambda: _with_gradient(
+        lambda x: torch.special.erfinv(x * 0.9) + torch.lgamma(x + 2) + torch.digamma(x + 3) + torch.erfc(x * 5),
+        torch.rand(200) * 2 - 1,
+    ),
+    "distances_to_oneself": lambda: _with_gradient(_distances, torch.randn(40, 8)),
+    "bodies_in_float64": lambda: _with_gradient(_bodies, torch.randn(20, 3).double(), torch.randn(20, 3).double()),
+    "a_polynomial_that_cancels": lambda: _with_gradient(_horner, 1 + 0.01 * torch.randn(500)),
+    "a_recurrent_cell_in_bfloat16": lambda: _with_gradient(_recurrent, torch.randn(4, 16).bfloat16()),
+    "the_division_of_integers": lambda: _apply(
+        lambda a, b: (a // b, a % b, torch.fmod(a, b), torch.div(a, b, rounding_mode="trunc"), a / b),
+        torch.arange(-250, 250),
+        torch.tensor([3, -7]).repeat(250),
+    ),
+}
+
 HEALTHY: dict[str, Callable[[], None]] = {
     **{f"architecture_{name}": partial(train_architecture, name) for name in ARCHITECTURES},
     **{f"optimizer_{name}": partial(step_optimizer, name) for name in OPTIMIZERS},
     **OTHERS,
+    **MORE,
 }
 """Programs by name; each compiles something and runs it."""

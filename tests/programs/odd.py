@@ -192,8 +192,28 @@ def compute():
     while True: torch.mm(x, x)
 threading.Thread(target=compute, daemon=True).start(); time.sleep(0.3); record(); print("done", flush=True)
 """,
+    "may open no files once torch is there": """
+import torch
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+x = torch.ones(3) + 1; print((torch.relu(x) @ x).item()); sys.exit(7)
+""",
+    "changes its root once torch is there": """
+import torch
+os.mkdir("there"); os.chroot("there"); os.chdir("/"); x = torch.ones(3) + 1; print((torch.relu(x) @ x).item())
+""",
+    "refuses to open once torch is there": """
+import torch
+def hook(event, args):
+    if event == "open": raise RuntimeError("no more files")
+sys.addaudithook(hook); x = torch.ones(3) + 1; print((torch.relu(x) @ x).item(), flush=True); os._exit(7)
+""",
+    "imports nothing once torch is there": """
+import torch
+sys.path.clear(); sys.meta_path.clear(); sys.path_hooks.clear()
+x = torch.ones(3) + 1; print((torch.relu(x) @ x).item(), flush=True); os._exit(7)
+""",
     "has no streams in Python": "sys.stdout = sys.stderr = None; record(); sys.exit(3)",
 }
 """By what they do."""
 
-AS_ROOT = ("drops its privileges", "changes its root")
+AS_ROOT = ("drops its privileges", "changes its root", "changes its root once torch is there")

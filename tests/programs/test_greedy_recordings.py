@@ -37,6 +37,7 @@ def read(tmp_path: Path, shape: str, commands: list[str]) -> None:
         ("graphs and checks", "report"),
         ("graphs", "diff"),
         ("a printed graph", "html"),
+        ("a printed graph of lines", "html"),
         ("a text of control characters", "html"),
         ("a printed graph of brackets", "diff"),
     ],

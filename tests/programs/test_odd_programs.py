@@ -54,6 +54,7 @@ _OFTEN = frozenset(
         "changes its root",
         "may open no files",
         "may open one file",
+        "may open no files once torch is there",
         "removes the recording",
         "may write small files",
     ]

@@ -283,3 +283,18 @@ def test_a_run_that_was_killed_before_it_recorded_is_not_called_damaged(recordin
         Reader(recording)
     assert e.value.slug == "no-recording"
     assert "damaged" not in str(e.value)
+
+
+def test_a_file_that_was_put_in_the_place_of_the_log_is_not_written_to(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Writer(folder).close()
+    mine = tmp_path / "mine.sqlite"
+    (folder / "events.sqlite").rename(mine)
+    before = mine.read_bytes()
+    (folder / "events.sqlite").symlink_to(mine)
+    finalize(folder, Program(exit=0))
+    (folder / "events.sqlite").unlink()
+    (folder / "events.sqlite").hardlink_to(mine)
+    finalize(folder, Program(exit=0))
+    assert mine.read_bytes() == before

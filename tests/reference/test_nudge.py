@@ -86,3 +86,13 @@ def test_terms_that_are_nothing_beside_the_sum_are_always_lost() -> None:
     x = torch.full((100_000,), 1e-3)
     x[0] = 1e6
     assert _spread(x, usual=True) > 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_no_code_rounds_stays(dtype: torch.dtype) -> None:
+    """Half of a whole number is exact, and a comparison with it does not go either way; a third is not."""
+    x = torch.arange(1, 41).to(dtype)
+    halves = Nudger(1).result(torch.ops.aten.mul.Tensor, (x, 0.5), {})
+    thirds = Nudger(1).result(torch.ops.aten.mul.Tensor, (x, 1 / 3), {})
+    assert torch.equal(halves, x * 0.5)
+    assert not torch.equal(thirds, x * (1 / 3))

@@ -136,3 +136,31 @@ def test_another_function_of_inductors_is_not_guessed() -> None:
     x, result = graph((is_valid_mm_plus_mm, [0]))
     with pytest.raises(Unavailable, match="is_valid_mm_plus_mm is a function of Inductor's"):
         replayer({x: torch.ones(4)}).run(result, Arithmetic.EAGER)
+
+
+def test_an_error_that_all_elements_share_is_seen_across_conversions() -> None:
+    """Half precision is computed in float32 between two conversions, which have no gradient of their own."""
+    convert = torch.ops.prims.convert_element_type.default
+    calls = (convert, [0], torch.float32), (aten.tanh.default, [1]), (convert, [2], torch.bfloat16)
+    x, wide, tanh, result = graph(*calls)
+    value = torch.linspace(-2, 2, 512).bfloat16()
+    dtypes = (torch.bfloat16, torch.float32, torch.float32, torch.bfloat16)
+    for node, dtype in zip((x, wide, tanh, result), dtypes, strict=True):
+        node.meta["val"] = torch.empty(512, dtype=dtype)
+    judge = functools.partial(replayer({x: value}).judge, result, thorough=True)
+    right, wrong = (judge((value.float().tanh() * (1 + error)).bfloat16()) for error in (0.0, 0.02))
+    assert right.outcome is Outcome.RIGHT
+    assert wrong.coherent is not None
+    assert wrong.coherent.nodes == (tanh,)
+    assert wrong.coherent.size == pytest.approx(0.02, rel=0.05)
+
+
+def test_an_error_is_seen_behind_an_operator_without_gradient() -> None:
+    x, whole, result = graph((aten.floor_divide.default, [0], 0.1), (aten.exp2.default, [1]))
+    value = torch.linspace(-0.7, 0.7, 512)
+    for node in (x, whole, result):
+        node.meta["val"] = torch.empty(512)
+    actual = (value // 0.1).exp2() * (1 + 2e-6)
+    judgement = replayer({x: value}).judge(result, actual, thorough=True)
+    assert judgement.coherent is not None
+    assert result in judgement.coherent.nodes

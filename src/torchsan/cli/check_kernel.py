@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from torchsan.cli.supervise import cleaned_up
 from torchsan.report.exporter import Exporter, Exports, add_export_flags, json_text
 from torchsan.report.findings import clean, finding_lines
 
@@ -100,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     from torchsan.kernel_report import KernelReport
     from torchsan.kernels.check import run as referee
 
-    report = KernelReport.of(referee(task, name=args.kernel, reference=reference))
+    with cleaned_up():
+        report = KernelReport.of(referee(task, name=args.kernel, reference=reference))
     exports.write(report)
     if not exports.to_stdout:
         _print(report, quiet=args.quiet)

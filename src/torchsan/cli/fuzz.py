@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from torchsan.cli.repro import cleaned_up
+from torchsan.cli.supervise import cleaned_up
 from torchsan.cli.sweep import Plan, add_sweep_flags
 from torchsan.errors import UsageError
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from torchsan._version import __version__
+from torchsan.cli.started import stand_firm
 from torchsan.errors import TorchsanError, UsageError
 from torchsan.report.findings import clean
 
@@ -104,6 +105,7 @@ class _Commands:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    stand_firm()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # Closed by whoever started us; what we say there is for nobody.
             setattr(sys, name, io.StringIO())

@@ -33,7 +33,9 @@ def opened(path: str) -> Iterator[Reader]:
 def files_of(path: str) -> list[Path]:
     """What a report must not overwrite of the recording at `path`."""
     here = as_local(path)
-    return [] if here is None else [here / name for name in (MANIFEST, EVENTS, ARTIFACTS, TENSORS)]
+    # Of a killed run, the last events are in what SQLite keeps beside the log.
+    names = (MANIFEST, *(EVENTS + part for part in ("", "-wal", "-shm", "-journal")), ARTIFACTS, TENSORS)
+    return [] if here is None else [here / name for name in names]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchsan.cli.report import opened
+from torchsan.cli.supervise import cleaned_up
 from torchsan.errors import UsageError
 from torchsan.report.findings import clean, count, shown_path
 
@@ -85,24 +84,6 @@ def run(args: argparse.Namespace) -> int:
                 quiet=args.quiet,
                 to=sys.stdout,
             )
-
-
-@contextmanager
-def cleaned_up() -> Iterator[None]:
-    """End by SIGTERM as by an error: with the processes and folders gone that it takes to make a reproducer."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # Not in the main thread: whoever called has to see to it.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _reduce_script(args: argparse.Namespace, limits: Limits) -> int:

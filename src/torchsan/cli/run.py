@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from torchsan.canary import Beside, untested
-from torchsan.cli.supervise import Progress, supervised
+from torchsan.cli.supervise import Progress, cleaned_up, supervised
 from torchsan.errors import InternalError, RecordingError, TorchsanError, UsageError
 from torchsan.options import Options, Watch, When, resolve_options
 from torchsan.recording import Program, Rank, Reader, create_folder, current_rank, finalize, is_url, local_copy
@@ -294,7 +294,7 @@ def _trial_server() -> Iterator[TrialServer]:
 
 def _reproduce(folder: Path, options: Options, server: TrialServer) -> None:
     """Make a reproducer of the first error, beside the recording. Whatever comes of it, the status stays the run's."""
-    from torchsan.cli.repro import cleaned_up, make_and_say
+    from torchsan.cli.repro import make_and_say
 
     out = folder.with_name(f"{folder.name}-repro")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsan.errors import StoreError, UsageError
+from torchsan.recording.folder import as_local
 from torchsan.records.tensor import in_bytes
 from torchsan.report.findings import clean
 
@@ -78,6 +80,9 @@ def _sync(folder: Path, to: str | None) -> int:
     if to is None and not _agreed(f"{folder} says that it was to go to {url}. Send it there? [y/N] "):
         # Whoever made the folder wrote that, and sending overwrites what is there, with the rights of who sends.
         raise UsageError(f"{folder} says that it was to go to {url}; if so, add --to {url}", slug="no-destination")
+    here = as_local(url)
+    if here is not None and Path(os.path.realpath(here)).is_relative_to(os.path.realpath(folder)):
+        raise UsageError(f"{url} is in {folder} itself; name another place with --to URL", slug="no-destination")
     count = send(folder, url)
     _say(f"sent {count} files to {url}; all of it is there, and {folder} can go")
     return 0
@@ -172,9 +177,10 @@ def _save_npy(tensors: dict[str, torch.Tensor], target: Path) -> None:
     ((name, tensor),) = tensors.items()
     try:
         array = tensor.resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError) as e:
+    except (TypeError, RuntimeError, ValueError) as e:
         raise UsageError(
-            f"numpy cannot hold tensor {name!r} ({tensor.dtype}, {tensor.layout}); write it to .safetensors or .pt",
+            f"numpy cannot hold tensor {name!r} ({tensor.dtype}, {tensor.layout}, {list(tensor.shape)!s:.80}); "
+            "write it to .safetensors or .pt",
             slug="bad-format",
         ) from e
     numpy.save(target, array)

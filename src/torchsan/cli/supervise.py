@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
+from torchsan.cli.started import in_the_child
 from torchsan.errors import RecordingError
 from torchsan.recording import Program
 from torchsan.recording.folder import EVENTS
@@ -70,8 +71,9 @@ class Progress:
             self._connection.close()
 
 
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_FROM_THE_TERMINAL = ("SIGINT", "SIGQUIT")
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
+_MEANWHILE = 0.25
+"""Seconds within which a signal that is sent to a process group has reached all of it."""
 
 
 @contextmanager
@@ -86,10 +88,10 @@ def supervised(
 
     `inherited` are more descriptors that it gets.
     `progress` is called every `interval` seconds while it runs. Signals are the child's while it lives, and held off
-    until the context ends: Ctrl-C, however often, does not cost the report.
+    until the context ends: Ctrl-C, however often, does not cost the report. The child gets each signal once.
     """
     with _passing_signals() as give_child:
-        child = subprocess.Popen(list(command), pass_fds=inherited)
+        child = subprocess.Popen(list(command), pass_fds=inherited, preexec_fn=in_the_child())
         give_child(child)
         while True:
             try:
@@ -109,37 +111,92 @@ def _passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     def forward(number: int, frame: FrameType | None) -> None:
         if child is None:
             early.append(number)
-        elif child.returncode is None:
+        elif not sent_to_all(number) and child.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, number)
-
-    def from_terminal(number: int, frame: FrameType | None) -> None:
-        if not _terminal_reaches_child():
-            forward(number, frame)
 
     def give_child(started: subprocess.Popen[bytes]) -> None:
         nonlocal child
         child = started
         for number in early:
-            forward(number, None)
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, number)
 
-    before = {}
-    for names, handler in ((_FORWARDED, forward), (_FROM_THE_TERMINAL, from_terminal)):
-        for number in (getattr(signal, n) for n in names if hasattr(signal, n)):
-            # What was ignored when we started, as under nohup, the child inherits as ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
+    # What was ignored when we started, as under nohup, the child inherits as ignored.
+    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    with _witness(numbers) as sent_to_all:
+        before = {number: signal.signal(number, forward) for number in numbers}
+        try:
+            yield give_child
+        finally:
+            for number, previous in before.items():
+                signal.signal(number, previous)
+
+
+@contextmanager
+def _witness(numbers: Sequence[int]) -> Iterator[Callable[[int], bool]]:
+    """Give what tells of a signal that just came whether it was sent to all of our process group, and so to the child.
+
+    Terminals, shells, `timeout` and schedulers send to groups, others to one process, and the signal looks the same. A
+    process that does nothing else says whether it got it too.
+    """
+    told, tell = os.pipe()
+    lives, lifeline = os.pipe()
     try:
-        yield give_child
+        pid = os.fork()
+    except OSError:  # There may be no more processes: then each signal is passed on.
+        pid = -1
+    if pid == 0:
+        os.close(lifeline)
+        _tell(numbers, tell, lives)
+    os.close(tell)
+    os.close(lives)
+    seen: set[int] = set()
+
+    def sent_to_all(number: int) -> bool:
+        end = time.monotonic() + _MEANWHILE
+        while number not in seen and (left := end - time.monotonic()) > 0 and select.select([told], [], [], left)[0]:
+            seen.update(os.read(told, 64))
+        found = number in seen
+        seen.discard(number)
+        return found
+
+    try:
+        yield sent_to_all
     finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+        os.close(lifeline)
+        os.close(told)
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)  # It may be stopped.
+            os.waitpid(pid, 0)
 
 
-def _terminal_reaches_child() -> bool:
-    """Whether the terminal sends Ctrl-C to our whole process group, and so to the child, by itself."""
-    for stream in (sys.__stdin__, sys.__stderr__, sys.__stdout__):
-        with suppress(OSError, ValueError, AttributeError):
-            if stream is not None and stream.isatty():
-                return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
-    return False
+def _tell(numbers: Sequence[int], tell: int, lives: int) -> NoReturn:
+    """Write the numbers of signals as they come, for as long as the other process lives."""
+    try:
+        os.set_blocking(tell, False)
+        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, lambda _number, _frame: None)
+        os.read(lives, 1)
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """End by SIGTERM as by an error: with the processes and folders gone that the work needs."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # Not in the main thread: whoever called has to see to it.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

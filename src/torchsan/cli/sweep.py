@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchsan.cli.repro import cleaned_up, progress, silent
+from torchsan.cli.repro import progress, silent
+from torchsan.cli.supervise import cleaned_up
 from torchsan.errors import UsageError
 from torchsan.options import parse_options
 from torchsan.records import Check

@@ -24,7 +24,7 @@ from torchsan.records import GraphRecord, OperatorCall, SourceLine
 if TYPE_CHECKING:
     import torch.fx
 
-_CLASS = re.compile(r"^(\s*)class [^\n]*\(torch\.nn\.Module\):", re.MULTILINE)
+_CLASS = re.compile(r"^([ \t]*)class [^\n]*\(torch\.nn\.Module\):", re.MULTILINE)
 _COMMENT = re.compile(
     r"\s*# (?:File: (?P<file>.+?):(?P<line>\d{1,9}) in .*?(?:, code: (?P<code>.*))?$|No stacktrace found)"
 )

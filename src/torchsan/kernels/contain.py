@@ -37,6 +37,10 @@ _PATIENCE = 2
 """How many times the time it has a child may compute."""
 
 
+_LARGEST = 1 << 30
+"""Bytes of the largest file that a kernel may write: its output, and what compilers make of it."""
+
+
 class Gone(Exception):
     """The child ended, or had to be ended, before it answered. `signal` and `status` say how; 0 and None if unknown."""
 
@@ -113,12 +117,13 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
+        parent = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads; the child uses none of them.
             self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            _live(work, Channel(theirs), self.scratch, memory)
+            _live(work, Channel(theirs), self.scratch, memory, parent)
         theirs.close()
         self.channel = Channel(ours)
         self._over = False
@@ -204,14 +209,15 @@ class Child:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
             _, status = os.waitpid(self.pid, 0)
-        with suppress(OSError):
-            self._last_words = (self.scratch / "output").read_bytes()[-2000:].decode(errors="replace")
+        with suppress(OSError), (self.scratch / "output").open("rb") as output:
+            output.seek(max(0, os.fstat(output.fileno()).st_size - 2000))
+            self._last_words = output.read(2000).decode(errors="replace")
         shutil.rmtree(self.scratch, ignore_errors=True)
         self._status = status
         return status
 
 
-def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memory: int) -> NoReturn:
+def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memory: int, parent: int) -> NoReturn:
     """The child's life. It never returns into the program."""
     status = 1
     try:
@@ -232,6 +238,9 @@ def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memo
             now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (now + memory, resource.RLIM_INFINITY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):  # There may be a lower limit.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
+        die_with_parent(parent)
         work(channel)
         status = 0
     except BaseException:  # noqa: BLE001  # whatever it is, it stays in here
@@ -240,6 +249,14 @@ def _live(work: Callable[[Channel], None], channel: Channel, scratch: Path, memo
             sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def die_with_parent(parent: int) -> None:
+    """End with the process of this number, however that ends; to be called in a child of it."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # It has ended already.
+            os._exit(1)
 
 
 def adopt_orphans() -> None:

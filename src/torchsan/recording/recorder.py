@@ -23,7 +23,7 @@ from typing import Any
 from torchsan.errors import UsageError
 from torchsan.options import Options
 from torchsan.recording.flight import Flight
-from torchsan.recording.folder import ARTIFACTS, create_folder, write_atomically
+from torchsan.recording.folder import ARTIFACTS, EVENTS, create_folder, write_atomically
 from torchsan.recording.log import EventLog, connect, insert, make_single_file
 from torchsan.records import (
     CallCount,
@@ -394,6 +394,10 @@ def finalize(
     `unchecked` is what turned out not to have been checked, beside what the program's own process has recorded, and
     `in_flight` what ran when it died.
     """
+    file = folder / EVENTS
+    if file.is_symlink() or (file.exists() and file.stat().st_nlink != 1):
+        _log.debug("%s is not the log that was made there", file)
+        return
     try:
         with closing(connect(folder)) as connection:
             if program is not None:

@@ -17,6 +17,7 @@ import torch
 
 from torchsan.reference import users_kernels
 from torchsan.reference.nudge import Nudger, is_unwritten, looks_at_bits, map_tensors, memory_of, rounds, written
+from torchsan.torch_internals.operators import is_own, random_kept, with_gradient
 
 
 class Arithmetic(StrEnum):
@@ -103,6 +104,15 @@ RandomNumbers = Callable[["Operators", Any, tuple[Any, ...], dict[str, Any], Cal
 Raises Unavailable if its numbers cannot be drawn again."""
 
 
+def _of_the_users(func: Any, compute: Callable[[], Any]) -> Any:
+    """Run an operator that is not PyTorch's own. What it draws, the program would miss, and is another each time."""
+    with random_kept() as drew:
+        result = compute()
+        if drew():
+            raise Unavailable(f"{func} draws random numbers")
+    return result
+
+
 class Operators:
     """Computes operators in one arithmetic."""
 
@@ -143,7 +153,7 @@ class Operators:
         inductors = func.namespace == "prims" and func._opname.startswith("inductor_")
         if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
-        return compute()
+        return compute() if is_own(func) else _of_the_users(func, compute)
 
     def users_kernel(self, call: dict[str, Any]) -> Any:
         """Run what a graph has in the place of a user's Triton kernel. Raise Unavailable if there is no reference."""
@@ -196,7 +206,7 @@ class Operators:
             # What is overwritten has to be the tensor itself, so it is not replaced by a wider one.
             wide = [_wide_dtypes(a if mutable else map_tensors(widened, a)) for a in (args, kwargs)]
             try:
-                result = func(*wide[0], **wide[1])
+                result = with_gradient(func)(*wide[0], **wide[1])
                 return result if mutable else map_tensors(widened, result)
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # Not implemented for float64: computed in the program's dtypes below.

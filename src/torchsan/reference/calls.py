@@ -19,7 +19,7 @@ from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unav
 from torchsan.reference.nudge import looks_at_bits, tensors_in
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import QuietMode
-from torchsan.torch_internals.operators import is_higher_order, is_users_kernel, outside_modes
+from torchsan.torch_internals.operators import is_higher_order, is_users_kernel, outside_modes, random_kept
 
 _DEVICES = ("cpu", "cuda")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -52,7 +52,7 @@ class Circumstances:
         before = Circumstances.now()
         cache = torch.is_autocast_cache_enabled()
         try:
-            with outside_modes(), torch.inference_mode(self.inference):
+            with random_kept(), outside_modes(), torch.inference_mode(self.inference):
                 self._apply()
                 torch.set_autocast_cache_enabled(False)
                 yield

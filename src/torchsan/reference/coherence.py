@@ -28,9 +28,16 @@ _SUSPECT_SIGMAS = 3.0
 """How far outside of chance a projection must lie to be asked for on other data."""
 _UNCONFIRMED_SIGMAS = 50.0
 _UNCONFIRMED_SIZES = 16.0
+_UNCONFIRMED_HALF = 5.0
+"""In half precision there is no bias: what approximates a function does so in float32."""
 _ALIKE = 0.9995
-"""Operators whose projections agree this well share their slope: factors of one product, say."""
+"""Operators on which rounding projects alike, as well as this, share their slope: factors of one product, say."""
+_NEARLY = 0.99
+"""The part of what the best one explains that another operator must explain to be named with it."""
+_OFFSET = 0.8
+"""Where a factor and an offset explain nearly the same, it is the factor."""
 _CANDIDATES = 8
+_NO_GRADIENT = "torch::autograd::NotImplemented"
 _TELLING = 1e-3
 _STEP = 1e-4
 _FLOORS = {torch.float64: 64.0, torch.float32: 7.5, torch.float16: 0.5, torch.bfloat16: 0.35}
@@ -52,7 +59,8 @@ class Coherent:
     """An error of one operator (or one of several that cannot be told apart), shared by all elements of the result.
 
     `size` is relative to the operator's result for a factor, and to its root mean square for an offset. `least` is how
-    large it must be to count, `sigmas` how far outside of chance it lies. `nodes` begin with the likeliest.
+    large it must be to count, `alone` where the launch cannot be repeated on other data; `sigmas` tells how far outside
+    of chance it lies. `nodes` begin with the likeliest.
     """
 
     nodes: tuple[torch.fx.Node, ...]
@@ -60,11 +68,12 @@ class Coherent:
     size: float
     sigmas: float
     least: float
+    alone: float
 
     @property
     def is_beyond_doubt(self) -> bool:
         """Whether it stands where the launch cannot be repeated on other data."""
-        return self.sigmas >= _UNCONFIRMED_SIGMAS and abs(self.size) >= _UNCONFIRMED_SIZES * self.least
+        return self.sigmas >= _UNCONFIRMED_SIGMAS and abs(self.size) >= self.alone
 
 
 def find_coherent(
@@ -90,16 +99,24 @@ def find_coherent(
     # In half precision the smallest error that counts is below one rounding, and chance is all there is.
     precise = torch.finfo(actual.dtype).eps < 1e-4
     least = max(_FLOORS[actual.dtype] * torch.finfo(actual.dtype).eps, _BIASED * _noisiness(exact, noise))
-    for best in _best(slopes.leaves, scores):
-        sigmas = abs(float(scores[best]))
-        if sigmas < (_SUSPECT_SIGMAS if precise else SIGMAS):
-            return None
-        leaf = slopes.leaves[best]
-        size = _coefficient(run, leaf, exact, residual, weights)
-        if abs(size) >= least:
-            nodes = _alike(slopes.leaves, projections, best)
-            return Coherent(nodes=nodes, slope=leaf.slope, size=size, sigmas=sigmas, least=least)
-    return None
+    unlikely = _SUSPECT_SIGMAS if precise else SIGMAS
+    suspects = []
+    for i in scores.abs().argsort(descending=True)[:_CANDIDATES].tolist():
+        size, explained = _coefficient(run, slopes.leaves[i], exact, residual, weights)
+        if abs(float(scores[i])) >= unlikely and abs(size) >= least:
+            suspects.append(_Suspect(leaf=i, sigmas=abs(float(scores[i])), size=size, explained=explained))
+    if not suspects:
+        return None
+    best = max(suspects, key=lambda s: s.explained * (1.0 if slopes.leaves[s.leaf].slope is Slope.FACTOR else _OFFSET))
+    close = [s.leaf for s in suspects if s.explained >= _NEARLY * best.explained]
+    return Coherent(
+        nodes=_alike(slopes.leaves, projections, [best.leaf, *close]),
+        slope=slopes.leaves[best.leaf].slope,
+        size=best.size,
+        sigmas=best.sigmas,
+        least=least,
+        alone=least * (_UNCONFIRMED_SIZES if precise else _UNCONFIRMED_HALF),
+    )
 
 
 def _noisiness(exact: torch.Tensor, noise: Sequence[torch.Tensor]) -> float:
@@ -109,21 +126,28 @@ def _noisiness(exact: torch.Tensor, noise: Sequence[torch.Tensor]) -> float:
     return float(parts.median()) if parts.numel() else 0.0
 
 
-def _best(leaves: Sequence[_Leaf], scores: torch.Tensor) -> list[int]:
-    """The likeliest first; where a factor and an offset say nearly the same, the factor."""
-    likely = [
-        float(s) * (1.0 if leaf.slope is Slope.FACTOR else 0.9) for leaf, s in zip(leaves, scores.abs(), strict=True)
-    ]
-    return sorted(range(len(leaves)), key=lambda i: -likely[i])[:_CANDIDATES]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suspect:
+    """One operator's factor or offset, by how much it would be off, and how much of the residual that explains."""
+
+    leaf: int
+    sigmas: float
+    size: float
+    explained: float
 
 
-def _coefficient(run: Run, leaf: _Leaf, exact: torch.Tensor, residual: torch.Tensor, weights: torch.Tensor) -> float:
-    """How large an error of one operator explains a residual best; 0 if the result hardly depends on it."""
+def _coefficient(
+    run: Run, leaf: _Leaf, exact: torch.Tensor, residual: torch.Tensor, weights: torch.Tensor
+) -> tuple[float, float]:
+    """How large an error of one operator explains a residual best, and how much of its square; 0 for hardly any."""
     along = (run(leaf.changed(_STEP)).detach() - exact) / _STEP
     norm = float((along.square() * weights).nansum())
     # A result that hardly depends on an operator's factor, as a softmax on an offset, says nothing about it.
     tells = norm > _TELLING**2 * float((exact.square() * weights).nansum())
-    return float((residual * along * weights).nansum()) / norm if tells else 0.0
+    if not tells:
+        return 0.0, 0.0
+    product = float((residual * along * weights).nansum())
+    return product / norm, product**2 / norm
 
 
 class SharedAgain:
@@ -146,7 +170,7 @@ class SharedAgain:
         weights = _weights(actual.dtype, exact, residual, [r.to(torch.float64) - exact for r in rounded])
         leaf = _Leaf(node=self._coherent.nodes[0], slope=self._coherent.slope, number=exact)
         size, *same = (
-            torch.tensor([_coefficient(run, leaf, exact, r, weights)], dtype=torch.float64)
+            torch.tensor([_coefficient(run, leaf, exact, r, weights)[0]], dtype=torch.float64)
             for r in (residual, *(f.to(torch.float64) - exact for f in fixed))
         )
         return self._steady.add(size, same)
@@ -183,6 +207,8 @@ class _Slopes:
             self.leaves = []
 
     def _with_leaves(self, node: torch.fx.Node, value: torch.Tensor, _args: Any) -> torch.Tensor:
+        if value.grad_fn is not None and value.grad_fn.name() == _NO_GRADIENT:
+            value = value.detach()  # What comes before it is not seen, and what comes after it is.
         if value.dtype is not torch.float64 or value.numel() == 0 or not self._counts(node):
             return value
         factor = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -213,9 +239,10 @@ def _weights(
     return torch.where(finite, 1 / variance, 0.0)
 
 
-def _alike(leaves: Sequence[_Leaf], projections: torch.Tensor, best: int) -> tuple[torch.fx.Node, ...]:
-    """The nodes whose slope cannot be told from the best one's, which comes first."""
-    chosen = projections[:, best]
-    along = torch.nn.functional.cosine_similarity(projections, chosen.unsqueeze(1), dim=0).abs()
-    close = [leaf for leaf, a in zip(leaves, along.tolist(), strict=True) if a >= _ALIKE]
-    return tuple(dict.fromkeys([leaves[best].node, *(leaf.node for leaf in close if leaf.slope is leaves[best].slope)]))
+def _alike(leaves: Sequence[_Leaf], projections: torch.Tensor, close: Sequence[int]) -> tuple[torch.fx.Node, ...]:
+    """The nodes of these leaves, the best first, and of those whose slope cannot be told from the best one's."""
+    best = close[0]
+    noise = projections[1:]
+    along = torch.nn.functional.cosine_similarity(noise, noise[:, best].unsqueeze(1), dim=0).abs().tolist()
+    alike = [*close, *(i for i, a in enumerate(along) if a >= _ALIKE)]
+    return tuple(dict.fromkeys(leaves[i].node for i in alike if leaves[i].slope is leaves[best].slope))

@@ -191,8 +191,8 @@ def _unusual(run: Run, actual: torch.Tensor, judgement: Judgement, exact: torch.
     if _is_half(actual.dtype) or actual.is_complex():
         return judgement  # Half precision is summed in single precision, so that the sums' rounding does not show.
     try:
-        # Without any noise the width is the least that it can be: what lies within needs no replay.
-        if judge(actual, judgement.eager, exact, []).outcome is Outcome.RIGHT:
+        # Without any noise the width is the least that it can be: what is not wrong by it needs no replay.
+        if judge(actual, judgement.eager, exact, []).outcome is not Outcome.WRONG:
             return judgement
         usual = _elementwise(run, actual, judgement.eager, Arithmetic.USUAL)
     except Unavailable:

@@ -31,6 +31,12 @@ _EXACT = frozenset(
     convert_element_type_exact""".split()
 )
 
+# Operators whose result is rounded to the nearest number, so that nothing of it is the same in all elements.
+_ROUNDED_RIGHT = frozenset("add addcdiv addcmul div lerp mul reciprocal rsub sqrt square sub".split())
+
+# Of these, those whose result in float64 tells whether anything was rounded at all.
+_CHECKED = frozenset("add mul rsub sub".split())
+
 # Functions that vectorised code approximates with an error that is absolute, in eps: near zero it is many last places.
 ABSOLUTE_ERRORS = {"erf": 4.0, "erfc": 4.0, "expm1": 2.0, "gelu": 4.0}
 
@@ -52,6 +58,12 @@ def rounds(func: Any) -> bool:
     if schema.is_mutable:
         return name.removesuffix("_") not in _EXACT
     return name not in _EXACT and all(r.alias_info is None for r in schema.returns)
+
+
+def approximates(func: Any) -> bool:
+    """Whether an operator is a function that code approximates, and not one whose result is the nearest number."""
+    pointwise = torch.Tag.pointwise in getattr(func, "tags", ()) or getattr(func, "namespace", "") == "prims"
+    return pointwise and func._opname.removesuffix("_") not in _ROUNDED_RIGHT and rounds(func)
 
 
 def adds_up(func: Any) -> bool:
@@ -125,7 +137,10 @@ class Nudger:
         if name in _REDUCTIONS:
             return self._reduced(name, args, func(*args, **kwargs))
         if torch.Tag.pointwise in func.tags or func.namespace == "prims":
-            result = map_tensors(self.last_bit, func(*args, **kwargs))
+            rounded = func(*args, **kwargs)
+            result = map_tensors(self.last_bit, rounded)
+            if name in _CHECKED:
+                return torch.where(_is_exact(func, args, kwargs, rounded), rounded, result)
             return self._approximated(result, ABSOLUTE_ERRORS[name]) if name in ABSOLUTE_ERRORS else result
         if func.namespace != "aten":
             # A custom operator may return what it was given, whatever it declares: it gets the tensors themselves.
@@ -220,6 +235,17 @@ class Nudger:
         bound = _bound(name, args, result, result.dtype, usual=self._usual)
         spread = bound.to(result.abs().dtype).nan_to_num_(0, 0, 0)
         return self.last_bit(result) + (spread * self.noise(result)).to(result.dtype)
+
+
+def _is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> torch.Tensor:
+    """Where a result is what the operator gives in float64, so that no code rounds it. Float64 itself is not told."""
+    if not result.is_floating_point() or result.dtype is torch.float64:
+        return torch.zeros((), dtype=torch.bool, device=result.device)
+
+    def wide(t: torch.Tensor) -> torch.Tensor:
+        return t.double() if t.is_floating_point() else t
+
+    return result == func(*map_tensors(wide, args), **map_tensors(wide, kwargs))  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=16)

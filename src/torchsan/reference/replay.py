@@ -15,7 +15,15 @@ import torch.fx
 from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable
 from torchsan.reference.coherence import Change, Coherent, SharedAgain, find_coherent
 from torchsan.reference.judge import Judgement, settle
-from torchsan.reference.nudge import ABSOLUTE_ERRORS, accumulation, adds_up, map_tensors, rounds, value_noise
+from torchsan.reference.nudge import (
+    ABSOLUTE_ERRORS,
+    accumulation,
+    adds_up,
+    approximates,
+    map_tensors,
+    rounds,
+    value_noise,
+)
 from torchsan.reference.random import draw_as_kernels
 from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
@@ -29,7 +37,7 @@ _METADATA_ONLY = frozenset(
 
 log = logging.getLogger(__name__)
 
-_SAMPLES = 12
+_SAMPLES = 6
 _FEW_SAMPLES = 4
 _MOST_ELEMENTS = 1 << 20
 """Of all the values of a result's graph: what is larger is looked at as a whole only if it is suspect."""
@@ -180,9 +188,9 @@ class _Closer:
                 moved.add(node)
 
         def fixed(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
-            return value if node in moved else _rounded(seed, node, value, args)
+            return _biased(seed, node, value) if node in moved else _rounded(seed, node, value, args)
 
-        constants = any(_rounds(node) for node in self._order if node not in moved)
+        constants = any(_rounds(node) for node in self._order if node not in moved or approximates(node.target))
         weighs = isinstance(found, SharedAgain)
         rounded, same = (
             [self._exact(change=partial(change, seed)) for seed in range(_FEW_SAMPLES if wanted else 0)]
@@ -220,10 +228,17 @@ def _rounds(node: torch.fx.Node) -> bool:
     return unusual or rounds(node.target)
 
 
+def _narrows(node: torch.fx.Node) -> bool:
+    """Whether a node converts numbers to a type that holds fewer digits of them."""
+    metas = [n.meta.get("val") for n in (node, *node.all_input_nodes[:1])]
+    dtypes = [m.dtype for m in metas if isinstance(m, torch.Tensor) and m.is_floating_point()]
+    return len(dtypes) == 2 and torch.finfo(dtypes[0]).eps > torch.finfo(dtypes[1]).eps
+
+
 def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> torch.Tensor:
     """A float64 value with an error as rounding to the program's dtype makes it. Equal values have equal errors."""
     meta = node.meta.get("val")
-    if not _rounds(node) or not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64:
+    if not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64 or not (_rounds(node) or _narrows(node)):
         return value
     eps = torch.finfo(meta.dtype).eps
     noise = value_noise(value, seed)
@@ -232,9 +247,21 @@ def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> 
     sums = accumulation(target, args, value, meta.dtype)
     if sums is not None:
         result = result + sums * noise
-    # An approximation errs alike for arguments that are alike, so that elements share this error.
-    absolute = ABSOLUTE_ERRORS.get(target._opname, 0.0)
-    return result + absolute * min(eps, torch.finfo(torch.float32).eps) * math.cos(seed)
+    return _biased(seed, node, result)
+
+
+def _biased(seed: int, node: torch.fx.Node, value: torch.Tensor) -> torch.Tensor:
+    """A float64 value with the error that an approximated function has for all arguments that are alike.
+
+    Elements share it, and so do other data.
+    """
+    meta = node.meta.get("val")
+    if not isinstance(meta, torch.Tensor) or value.dtype is not torch.float64 or not approximates(node.target):
+        return value
+    eps = min(torch.finfo(meta.dtype).eps, torch.finfo(torch.float32).eps)
+    size = eps * math.cos(seed + sum(map(ord, node.name)))
+    target: Any = node.target
+    return value * (1 + size) + ABSOLUTE_ERRORS.get(target._opname, 0.0) * size
 
 
 class _Values:

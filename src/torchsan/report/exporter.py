@@ -90,9 +90,15 @@ class Exports(Generic[Subject]):
         kept = [Path(os.path.realpath(path)) for path in keep]
         targets = [(exporter, getattr(given, exporter.name, None)) for exporter in exporters]
         self._asked = [(exporter, target) for exporter, target in targets if target is not None]
+        seen: dict[Path, str] = {}
         for exporter, target in self._asked:
             exporter.check(target)
             file = Path(os.path.realpath(target))
+            if seen.setdefault(file, exporter.name) != exporter.name:
+                raise UsageError(
+                    f"--{seen[file]} and --{exporter.name} both write {target}; choose another file for one of them",
+                    slug="bad-target",
+                )
             if target != "-" and file.is_file() and not {file, *file.parents}.isdisjoint(kept):
                 raise UsageError(
                     f"--{exporter.name} {target} would overwrite what it reports on; choose another file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,14 @@ def keep_in_order(operator: str) -> None:
     from torch._library.effects import EffectType
 
     torch.library._register_effectful_op(operator, EffectType.ORDERED)
+
+
+def with_gradient(operator: Any) -> Callable[..., Any]:
+    """A function that computes the same as an operator, and that a gradient can be taken of where that has none."""
+    if str(operator) == "prims.convert_element_type.default":
+        return lambda value, dtype: value.to(dtype, copy=True)
+    function: Callable[..., Any] = getattr(operator, "impl_aten", operator)
+    return function
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -223,6 +232,41 @@ def outside_modes() -> Iterator[None]:
 
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield
+
+
+@contextmanager
+def random_kept() -> Iterator[Callable[[], bool]]:
+    """Leave the random numbers of torch, Python and NumPy where they stand; gives what tells whether any were drawn.
+
+    An operator of the user's may draw from any of them.
+    """
+    before = _random_states()
+    try:
+        yield lambda: not _same_states(before, _random_states())
+    finally:
+        for state, restore in before:
+            restore(state)
+
+
+def _random_states() -> list[tuple[Any, Callable[[Any], Any]]]:
+    """Where random numbers stand, each with what puts it back there."""
+    import random
+
+    import torch
+
+    states: list[tuple[Any, Callable[[Any], Any]]] = [
+        (torch.get_rng_state(), torch.set_rng_state),
+        (random.getstate(), random.setstate),
+    ]
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        states.append((numpy.get_state(), numpy.set_state))
+    return states
+
+
+def _same_states(one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]) -> bool:
+    (torch1, *rest1), (torch2, *rest2) = ([state for state, _ in states] for states in (one, other))
+    return bool((torch1 == torch2).all()) and [str(s) for s in rest1] == [str(s) for s in rest2]
 
 
 _OWN = frozenset(

@@ -61,8 +61,11 @@ class Trail:
     ) -> None:
         """Keep the graph if it is not the one seen last. `first` begins the trail anew.
 
-        A graph that takes other inputs is left out: it cannot be run in the place of the others.
+        A graph that takes other inputs is left out: it cannot be run in the place of the others. So is one whose nodes
+        are not in order, as passes leave them for a later one to sort: it cannot be run at all.
         """
+        if not _in_order(module.graph):
+            return
         fingerprint = _fingerprint(module)
         inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         if first:
@@ -76,6 +79,16 @@ class Trail:
     def takes(self, module: torch.fx.GraphModule) -> bool:
         """Whether the module has the inputs of this trail, by name."""
         return self._inputs == [n.name for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def _in_order(graph: torch.fx.Graph) -> bool:
+    """Whether every node comes after those that it reads."""
+    seen: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if not seen.issuperset(node.all_input_nodes):
+            return False
+        seen.add(node)
+    return True
 
 
 def copy_graph(module: torch.fx.GraphModule) -> tuple[torch.fx.Graph, dict[str, Any]]:
@@ -213,13 +226,16 @@ def watch_passes(patches: Patches, following: Following, failed: Callable[[Excep
             following.enter()
         return original(observer)
 
+    def left(name: str) -> None:
+        try:
+            following.leave(name)
+        except Exception as e:  # the user's compile must not fail because of torchsan
+            log.debug("could not look at a pass", exc_info=True)
+            failed(e)
+
     def leave(original: Callable[..., Any], observer: Any, *error: Any) -> Any:
         if following.active:
-            try:
-                following.leave(observer.passname)
-            except Exception as e:  # the user's compile must not fail because of torchsan
-                log.debug("could not look at a pass", exc_info=True)
-                failed(e)
+            left(observer.passname)
         return original(observer, *error)
 
     def replace_random(original: Callable[..., Any], gm: torch.fx.GraphModule) -> Any:
@@ -230,7 +246,7 @@ def watch_passes(patches: Patches, following: Following, failed: Callable[[Excep
         try:
             return original(gm)
         finally:
-            following.leave("replace_random_passes")
+            left("replace_random_passes")
 
     def apply_pattern(original: Callable[..., Any], entry: Any, *args: Any, **kwargs: Any) -> Any:
         if following.active:

@@ -43,6 +43,9 @@ class OperatorObserver:
 
     name = "operator observer"
 
+    def prepare(self) -> None:
+        """torch is there: import what it takes to look at calls. Later the program may allow no more files."""
+
     def wants(self, overload: Any) -> bool:
         """Whether this operator is looked at at all; asked once."""
         return True
@@ -145,6 +148,7 @@ class Instrument:
             return
         from torchsan.torch_internals.dispatch import observe_functionalize
 
+        self._observer.prepare()
         self._calls = SeenCalls(self._observer, self._call)
         self._handler = self._calls.handle
         self._enter()

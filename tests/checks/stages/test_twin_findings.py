@@ -56,3 +56,13 @@ def test_python_that_always_takes_one_route_allows_no_other() -> None:
     python.result = lambda route, scale=1.0: TABLE[[1, 1]] * scale  # type: ignore[method-assign]
     found = apart({"output": (TABLE[[0, 1]], TABLE[[1, 1]])}, python, set())
     assert [d.name for d in found] == ["output"]
+
+
+def test_numbers_that_are_none_by_chance_are_a_route_too() -> None:
+    """Where the Python's own result has no number in one run and has one in the next, compiled code may have none."""
+    python = _Router(tie=1)
+    python.result = lambda route, scale=1.0: TABLE[[1, 1]] * (scale if route else torch.nan)  # type: ignore[method-assign]
+    lost = torch.cat([TABLE[[1]], TABLE[[1]] * torch.nan])
+    assert apart({"output": (lost, TABLE[[1, 1]])}, python, set()) == []
+    python.result = lambda route, scale=1.0: TABLE[[1, 1]] * scale  # type: ignore[method-assign]
+    assert [d.name for d in apart({"output": (lost, TABLE[[1, 1]])}, python, set())] == ["output"]

@@ -39,6 +39,9 @@ class MetadataCheck(Observer, OperatorObserver):
 
         return EagerJudge(OperatorFindings(self._collector))
 
+    def prepare(self) -> None:
+        _ = self._judge
+
     def wants(self, overload: Any) -> bool:
         return self._judge.wants(overload)
 
@@ -55,7 +58,7 @@ class MetadataCheck(Observer, OperatorObserver):
         self._recorder.skipped(what, reason)
 
     def closed(self) -> None:
-        if "_judge" in vars(self):  # Otherwise no operator was called.
+        if "_judge" in vars(self):  # Otherwise torch was not imported.
             self._judge.close()
 
     def compiled(self, program: CompiledProgram) -> None:

@@ -33,7 +33,7 @@ from torchsan.checks.metadata.judge import (
 from torchsan.checks.metadata.plan import looked_at
 from torchsan.records import Finding, Stage
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
-from torchsan.torch_internals.operators import is_own, map_tensors, undisturbed
+from torchsan.torch_internals.operators import is_own, map_tensors, random_kept, undisturbed
 from torchsan.watch.operators import OperatorCall, Remember
 from torchsan.watch.provenance import caller
 
@@ -68,7 +68,7 @@ def _confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
-    with undisturbed(), torch.random.fork_rng(devices=[]):
+    with undisturbed(), random_kept():
         copies_args, copies_kwargs = map_tensors(copy, (args, kwargs))
         private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
         before = [bits(i.tensor) for i in private]

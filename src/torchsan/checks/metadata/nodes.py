@@ -32,6 +32,7 @@ from torchsan.torch_internals.operators import (
     is_own,
     map_tensors,
     overlaps_itself,
+    random_kept,
     storage_key,
     tensors_in,
     undisturbed,
@@ -116,7 +117,7 @@ class NodeWalk:
         last = {parent: node for node in nodes for parent in (node, *node.all_input_nodes)}
         rest = iter(given)
         try:
-            with warnings.catch_warnings(), undisturbed():
+            with warnings.catch_warnings(), undisturbed(), random_kept():
                 warnings.simplefilter("ignore")  # The program's own operators have warned already, or never will.
                 for node in nodes:
                     self._values[node] = (
@@ -225,7 +226,7 @@ class NodeWalk:
         call = OperatorCall(overload=target, args=args, kwargs=kwargs)
         enter_place(self._place(node))
         try:
-            with torch.random.fork_rng(devices=[]):
+            with random_kept():
                 before = self._judge.before(call)
                 result = target(*args, **kwargs)
                 self._judge.after(call, before, result)

@@ -18,7 +18,7 @@ from torchsan.recording import Recorder
 from torchsan.records import Coverage, Finding, Severity, Stage
 from torchsan.reference.arithmetic import widened
 from torchsan.torch_internals.fakes import CannotFakeError, run_fake
-from torchsan.torch_internals.operators import decomposition, map_tensors, tensors_in, undisturbed
+from torchsan.torch_internals.operators import decomposition, map_tensors, random_kept, tensors_in, undisturbed
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the named arguments of one call."""
@@ -98,7 +98,7 @@ def check_decomposition(overload: Any, args: tuple[Any, ...], kwargs: dict[str, 
     function = decomposition(overload)
     if function is None or overload._schema.is_mutable:
         return None
-    with undisturbed(), torch.random.fork_rng(devices=[]):
+    with undisturbed(), random_kept():
         try:
             expected = overload(*args, **kwargs)
             found = compare_results(expected, run_fake(overload, args, kwargs, instead=function).result, fields=_FIELDS)

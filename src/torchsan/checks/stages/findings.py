@@ -255,9 +255,10 @@ def _told_apart(*values: Any) -> list[str]:
 
 
 def _changed(before: Snapshot | None, after: Snapshot) -> list[torch.fx.Node]:
-    """The nodes that the step put into the graph; if it put none, those it took out; if it did neither, those it moved.
+    """The nodes that the step put into the graph, and those whose values they read in its place.
 
-    All of them if that tells nothing: a step that only returns something else, say.
+    If it put none there, those it took out; if it did neither, those it moved. All of them if that tells nothing: a
+    step that only returns something else, say.
     """
     new = list(after.graph.nodes)
     calls = [n for n in new if n.op.startswith("call_")]
@@ -266,13 +267,26 @@ def _changed(before: Snapshot | None, after: Snapshot) -> list[torch.fx.Node]:
     old_lines = {_line(n) for n in before.graph.nodes}
     new_lines = {_line(n) for n in new}
     added = [n for n in calls if _line(n) not in old_lines]
+    replaced = _replaced(before, added)
     return (
-        added
+        [n for n in calls if n in added or n.name in replaced]
         or [n for n in before.graph.nodes if _line(n) not in new_lines and n.op.startswith("call_")]
         or _moved(before, after)
         or [p for n in new if n.op == "output" for p in n.all_input_nodes if p.op.startswith("call_")]
         or calls
     )
+
+
+def _replaced(before: Snapshot, added: list[torch.fx.Node]) -> set[str]:
+    """The names of what a node read before the step, and reads no longer because something stands between them."""
+    between = {n.name for n in added}
+    reads = {n.name: {p.name for p in n.all_input_nodes} for n in before.graph.nodes}
+    lost: set[str] = set()
+    for node in added:
+        now = {p.name for p in node.all_input_nodes}
+        if now & between:
+            lost |= reads.get(node.name, now) - now
+    return lost
 
 
 def _moved(before: Snapshot, after: Snapshot) -> list[torch.fx.Node]:

@@ -227,12 +227,12 @@ def _shared(coherent: Coherent) -> str:
 
 
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
-    """The nodes of the launch that the target is computed from, itself included."""
-    inside = set(plan.nodes)
+    """The nodes of the launch that the target is computed from, itself and what it is overwritten with included."""
+    inside = {*plan.nodes, *plan.effects}
     if any(is_users_kernel(n.target) for n in inside):
         return inside
     found: set[torch.fx.Node] = set()
-    stack = [target.node]
+    stack = [target.node, *target.also, *(n for n in plan.effects if target.node in n.all_input_nodes)]
     while stack:
         node = stack.pop()
         if node in found or (node is not target.node and node not in inside):

@@ -35,7 +35,7 @@ from torchsan.reference.replay import Again, Replayer
 from torchsan.reference.steady import ElementsAgain
 from torchsan.reference.users_kernels import copied, went_outside
 from torchsan.torch_internals.fakes import bind_symbols
-from torchsan.torch_internals.operators import undisturbed
+from torchsan.torch_internals.operators import is_own, undisturbed
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
@@ -306,7 +306,9 @@ class ValuesWatch(CallWatch):
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
-                if judgement.outcome is not Outcome.RIGHT:
+                if judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target, judgement):
+                    self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
+                elif judgement.outcome is not Outcome.RIGHT:
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
                 elif not actual.is_floating_point() and not at.start.suspect:
                     self._report_flip(at, target, actual != judgement.eager)
@@ -401,6 +403,14 @@ def _with_sources(only: frozenset[int], plans: Mapping[int, LaunchPlan]) -> froz
                 found.add(source)
                 stack.append(source)
     return frozenset(found)
+
+
+def _comes_out_otherwise(at: _Launched, target: Target, judgement: Judgement) -> bool:
+    """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
+    if all(is_own(n.target) for n in at.plan.nodes if hasattr(n.target, "namespace")):
+        return False
+    again = at.replayer.judge(target.node, judgement.eager)
+    return again.outcome is not Outcome.RIGHT or bool(other_bits(again.eager, judgement.eager).any())
 
 
 def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
