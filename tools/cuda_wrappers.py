@@ -3,8 +3,8 @@
     python -m tools.cuda_wrappers [NAME…]
 
 `tests/programs/test_cuda_wrappers.py` parses them, without PyTorch. PyTorch is told that there is an H100, and
-compiles for it as far as the text of the program: nothing is run, and no kernel is compiled. Any build of PyTorch will
-do, also one without CUDA. Comments that name files of this machine are left out.
+compiles for it as far as the text of the program: nothing is run, and a kernel is compiled only if its binary is asked
+for. Any build of PyTorch will do, also one without CUDA. Comments that name files of this machine are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import copy
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ _PROPERTIES = types.SimpleNamespace(
 )  # fmt: skip
 
 
+Binaries = dict[str, Mapping[str, Any]]
+"""What Triton makes of a kernel, `ptx` and `cubin` among it, by its name."""
 _REMEMBERED = [f for f in vars(torch.utils._triton).values() if hasattr(f, "cache_clear")]
 """What PyTorch finds out about Triton and its devices once."""
 
@@ -138,8 +140,8 @@ def _interface() -> Any:
 
 
 @contextmanager
-def pretended_gpu() -> Iterator[list[str]]:
-    """Compile for CUDA; the texts of the programs are added to what is given. Nothing is compiled to a binary."""
+def pretended_gpu(binaries: Binaries | None = None) -> Iterator[list[str]]:
+    """Compile for CUDA; the texts of the programs are added to what is given, and kernels to `binaries` if given."""
     from torch._dynamo import device_interface
     from torch._inductor import select_algorithm
     from torch._inductor.graph import GraphLowering
@@ -150,6 +152,11 @@ def pretended_gpu() -> Iterator[list[str]]:
         slow = [0.5 if "tma" in c.name else 1.0 if type(c).__name__ == "TritonTemplateCaller" else 2.0 for c in choices]
         return {c: i + 1e6 * factor for i, (c, factor) in enumerate(zip(choices, slow, strict=True))}
 
+    def compiled(self: Any, *_: Any, **__: Any) -> None:
+        """As `CachingAutotuner.precompile` the first of the configurations, and without what would launch it."""
+        if binaries is not None:
+            binaries[self.fn.__name__] = self._precompile_config(self.configs[0]).kernel.asm
+
     sources: list[str] = []
     selector = select_algorithm.AlgorithmSelectorCache
     changes: list[tuple[Any, str, Any]] = [
@@ -159,7 +166,7 @@ def pretended_gpu() -> Iterator[list[str]]:
         *_fakes_of_random_numbers(),
         (device_interface, "get_cuda_stream", _zero),
         (device_interface, "_device_initialized", True),
-        (CachingAutotuner, "precompile", _nothing),
+        (CachingAutotuner, "precompile", compiled),
         (GraphLowering, "save_output_code", staticmethod(sources.append)),
         (selector, "benchmark_choices", classmethod(lambda cls, choices, *a, **k: times(choices))),
         (selector, "make_benchmark_fn", classmethod(lambda cls, choices, *a, **k: lambda *_, **__: times(choices))),
@@ -175,7 +182,10 @@ def pretended_gpu() -> Iterator[list[str]]:
         for found in _REMEMBERED:
             found.cache_clear()
             stack.callback(found.cache_clear)
-        stack.enter_context(inductor_config.patch(compile_threads=1, fx_graph_cache=False))
+        nvidia = triton.backends.Backend(triton.backends.backends["nvidia"].compiler, _Driver)
+        stack.enter_context(patch.dict(triton.backends.backends, {"nvidia": nvidia}))
+        settings = {"compile_threads": 1, "fx_graph_cache": False, "use_static_triton_launcher": False}
+        stack.enter_context(inductor_config.patch(settings))
         yield sources
 
 
@@ -234,9 +244,13 @@ def compile_for_cuda(
     *inputs: Tensor,
     train: bool = False,
     change: Callable[[torch.fx.GraphModule], None] | None = None,
+    binaries: Binaries | None = None,
     **settings: Any,
 ) -> None:
-    """Compile a function of tensors as if they were on a GPU. `change` is given each graph before it is compiled."""
+    """Compile a function of tensors as if they were on a GPU.
+
+    `change` is given each graph before it is compiled; `binaries` are added to, if they are wanted.
+    """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -260,7 +274,7 @@ def compile_for_cuda(
             flags: dict[str, Any] = {"is_backward": kind == "backward", "is_inference": kind == "inference"}
             flags |= {"cpp_wrapper": True} if settings.get("cpp_wrapper") else {}
             changes = inductor_config.patch({k.replace("__", "."): v for k, v in settings.items()})
-            with pretended_gpu() as sources, V.set_fake_mode(detect_fake_mode(given)), torch.no_grad(), changes:
+            with pretended_gpu(binaries) as sources, V.set_fake_mode(detect_fake_mode(given)), torch.no_grad(), changes:
                 try:
                     compile_fx_inner(graph, given, **flags)
                 except Exception:  # what comes after the text needs a device

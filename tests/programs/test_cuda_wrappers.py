@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchsan.torch_internals.wrapper import Program, parse
 from torchsan.torch_internals.wrapper.model import Branch
@@ -54,6 +55,25 @@ def test_launches_inside_device_guards_and_streams_are_seen_with_what_they_write
     launches = _parsed("two_streams-0").launches()
     assert [launch.writes for launch in launches] == [("buf0",), ("buf1",), ("buf2",), ("buf3",), ("buf4",)]
     assert launches[2].kernel == "triton_poi_fused_cos_2"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # what PyTorch says of an H100
+def test_the_kernels_of_a_training_step_are_compiled_for_a_gpu_that_is_not_here() -> None:
+    """By Triton's compiler and NVIDIA's assembler, down to the binary that a GPU loads."""
+    nvidia = pytest.importorskip("triton.backends.nvidia", reason="needs Triton's back end for NVIDIA")
+    if not (Path(nvidia.__path__[0]) / "bin" / "ptxas").exists():
+        pytest.skip("this build of Triton comes without ptxas, NVIDIA's assembler")
+    from tools import cuda_wrappers  # imports Triton
+
+    binaries: cuda_wrappers.Binaries = {}
+    cuda_wrappers.compile_for_cuda(cuda_wrappers.Model(), torch.randn(256, 64), train=True, binaries=binaries)
+    assert len(binaries) >= 5
+    assert all(".target sm_90a" in made["ptx"] for made in binaries.values())
+    # An ELF file, for the machine that has the number of CUDA.
+    assert {(made["cubin"][:4], int.from_bytes(made["cubin"][18:20], "little")) for made in binaries.values()} == {
+        (b"\x7fELF", 190)
+    }
 
 
 def test_what_a_device_guard_holds_runs_once() -> None:

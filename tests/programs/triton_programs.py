@@ -70,7 +70,79 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
+def _recurrent() -> None:
+    cell, state = nn.GRUCell(12, 20), _seeded(5, 20).requires_grad_()
+
+    def steps(x: Tensor, h: Tensor) -> Tensor:
+        for _ in range(3):
+            h = cell(x, h)
+        return h
+
+    torch.compile(steps)(_seeded(5, 12), state).square().sum().backward()
+
+
+def _optimizers() -> None:
+    kinds: list[tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = [
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (torch.optim.RMSprop, {"centered": True}),
+        (torch.optim.Adagrad, {}),
+    ]
+    for kind, options in kinds:
+        weights = [nn.Parameter(_seeded(5, 7)), nn.Parameter(_seeded(9))]
+        optimizer = kind(weights, foreach=True, **options)
+        for _ in range(2):
+            for w in weights:
+                w.grad = w.detach().cos()
+            torch.compile(optimizer.step)()
+
+
+def _bags(w: Tensor, i: Tensor, scale: Tensor) -> Tensor:
+    bags = (F.embedding(i, w, padding_idx=0) * scale[..., None]).sum(1)
+    return F.normalize(bags, dim=-1) @ w.T
+
+
+def _masked_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    keep = torch.arange(q.shape[-2]) < lengths[:, None, None]
+    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
+    return F.dropout(weights, 0.2) @ v
+
+
+def _quantised(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    scales = [t.abs().amax(-1, keepdim=True).clamp_min(1e-8) / 127 for t in (x, w)]
+    a, b = ((t / s).round().clamp(-128, 127).to(torch.int8) for t, s in zip((x, w), scales, strict=True))
+    return a, (a.to(torch.int32) @ b.to(torch.int32).T).float() * scales[0] * scales[1].T
+
+
+def _gated_and_rotated(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    angles = torch.arange(x.shape[0])[:, None] * (10000.0 ** (-torch.arange(0, x.shape[1], 2) / x.shape[1]))
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    h = F.rms_norm(x, x.shape[1:])
+    even, odd = h[:, ::2], h[:, 1::2]
+    h = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+    return x + (F.silu(h @ gate) * (h @ up)) @ down
+
+
+def _reduced_by_index(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    largest = torch.zeros(16).scatter_reduce(0, i, x, "amax", include_self=False)
+    return largest, torch.zeros(16).index_reduce(0, i, x, "mean", include_self=False), torch.bincount(i, minlength=16)
+
+
 HEALTHY = [
+    Healthy(name="recurrent", run=_recurrent),
+    Healthy(name="optimizers_of_many", run=_optimizers),
+    Healthy(name="bags_of_embeddings", run=_trained(_bags, _seeded(16, 8), INDEX.reshape(8, 5), _seeded(8, 5))),
+    Healthy(
+        name="masked_attention_with_dropout",
+        run=_trained(_masked_attention, *[_seeded(2, 8, 16)] * 3, torch.tensor([8, 3])),
+    ),
+    Healthy(name="quantised", run=_called(_quantised, X, _seeded(10, 24))),
+    Healthy(
+        name="gated_and_rotated_in_float16",
+        run=_trained(_gated_and_rotated, X.half(), *[(_seeded(*s) / 5).half() for s in ((24, 32), (24, 32), (32, 24))]),
+    ),
+    Healthy(name="reduced_by_index", run=_called(_reduced_by_index, _seeded(40), INDEX)),
+    Healthy(name="largest_of_rows", run=_called(lambda x: (x.topk(3, -1), x.cummax(1), x.cumprod(-1)), X)),
     Healthy(name="training_step", run=_training_step, slow=False),
     Healthy(name="dropout", run=_trained(lambda x: F.dropout(x, 0.5) * 2, X), slow=False),
     Healthy(name="random", run=_called(lambda x: torch.rand(30) + torch.randn(30) + torch.randint(9, (30,)), X)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import pytest
@@ -63,6 +64,20 @@ def test_what_looks_at_bits_is_computed_in_the_programs_dtypes_and_goes_on_in_fl
     value = torch.rand(4)
     exact = replayer({x: value}).run(result, Arithmetic.EXACT)
     assert torch.equal(exact, (value.view(torch.int32) + 1).view(torch.float32).double() * 3)
+
+
+@pytest.mark.parametrize("arithmetic", list(Arithmetic))
+def test_what_an_operator_on_lists_has_overwritten_is_its_result(arithmetic: Arithmetic) -> None:
+    """It returns nothing, and Inductor has graphs that go on with its results."""
+    x, added, _item, result = graph(
+        (aten._foreach_add_.Scalar, 1), (operator.getitem, [1], 0), (aten.mul.Tensor, [2], 2)
+    )
+    added.args = ([x], 1)
+    value = torch.rand(4)
+    before = value.clone()
+    found = replayer({x: value}).run(result, arithmetic)
+    torch.testing.assert_close(found.float(), (before + 1) * 2, rtol=1e-2, atol=1e-2)
+    assert torch.equal(value, before)
 
 
 @pytest.mark.parametrize("arithmetic", list(Arithmetic))

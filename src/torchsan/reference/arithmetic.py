@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchsan.reference import users_kernels
-from torchsan.reference.nudge import Nudger, looks_at_bits, map_tensors, memory_of, rounds, written
+from torchsan.reference.nudge import Nudger, is_unwritten, looks_at_bits, map_tensors, memory_of, rounds, written
 from torchsan.torch_internals.operators import is_own, random_kept, with_gradient
 
 
@@ -91,6 +91,8 @@ _NUDGED = (Arithmetic.NUDGED, Arithmetic.USUAL)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
+_UNWRITTEN = 1.3125
+"""What `torch.empty` holds: graphs that mean the same have to agree, and one that relies on zeros has to stand out."""
 _OWN = ("aten", "prims")
 """PyTorch's own operators. Another one has the dtypes that it was written for."""
 _WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
@@ -126,6 +128,11 @@ class Operators:
         if self._arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH):
             return map_tensors(widened, value)
         return map_tensors(self._narrowed, value) if self._arithmetic in _NARROW else value
+
+    def given_to_users_kernel(self, value: Any) -> Any:
+        """The same in copies that a user's kernel may overwrite, and read by the strides that the program has."""
+        wide = self._arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
+        return map_tensors(lambda t: users_kernels.copied(t, wide_dtype(t.dtype) if wide else None), value)
 
     def _narrowed(self, t: torch.Tensor) -> torch.Tensor:
         return _NARROW[self._arithmetic](t) if t.is_floating_point() else t
@@ -168,15 +175,16 @@ class Operators:
     ) -> Any:
         match self._arithmetic:
             case Arithmetic.EAGER:
-                return func(*args, **kwargs)
+                return _defined(func, func(*args, **kwargs))
             case Arithmetic.NUDGED | Arithmetic.USUAL:
                 return self._nudger.result(func, args, kwargs)
             case Arithmetic.EXACT:
-                return self._in_float64(func, args, kwargs, own_dtypes)
+                return _defined(func, self._in_float64(func, args, kwargs, own_dtypes))
             case Arithmetic.ROUGH:
                 result = self._in_float64(func, args, kwargs, own_dtypes)
-                still = func._schema.is_mutable or not rounds(func)
-                return result if still else map_tensors(self._nudger.like_float32, result)
+                if func._schema.is_mutable or not rounds(func):
+                    return self._nudger.undefined(func._opname, result)
+                return map_tensors(self._nudger.like_float32, result)
             case Arithmetic.CONTIGUOUS:
                 return _on_contiguous(func, args, kwargs)
             case Arithmetic.TEXTBOOK:
@@ -219,6 +227,12 @@ def _on_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if memory_of(result).isdisjoint(memory_of((args_, kwargs_))):
             return result
     return func(*args, **kwargs)
+
+
+def _defined(func: Any, result: Any) -> Any:
+    """The result of an operator; with a number in each element, if it is memory that nobody has written."""
+    unwritten = func.namespace in _OWN and is_unwritten(func._opname)
+    return map_tensors(lambda t: t.fill_(_UNWRITTEN), result) if unwritten else result
 
 
 def widened(t: torch.Tensor) -> torch.Tensor:

@@ -103,6 +103,11 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return value
 
 
+def is_unwritten(name: str) -> bool:
+    """Whether an operator of this name gives memory as it finds it."""
+    return name.startswith(("empty", "new_empty"))
+
+
 class Nudger:
     """Nudges results with random numbers of its own, so that the program's generator is left alone."""
 
@@ -128,7 +133,7 @@ class Nudger:
         if name in ("convert_element_type", "_to_copy", "to"):
             return self._converted(args[0], func(*args, **kwargs))
         if name in _EXACT or any(r.alias_info is not None for r in schema.returns):
-            return self._undefined(name, func(*args, **kwargs))
+            return self.undefined(name, func(*args, **kwargs))
         if name in _REDUCTIONS:
             return self._reduced(name, args, func(*args, **kwargs))
         if torch.Tag.pointwise in func.tags or func.namespace == "prims":
@@ -199,10 +204,11 @@ class Nudger:
                 t.copy_(self.last_bit(t, _accumulation((args, kwargs), t)))
         return result
 
-    def _undefined(self, name: str, result: Any) -> Any:
+    def undefined(self, name: str, result: Any) -> Any:
         """What memory holds that nobody has written is anything."""
-        if name.startswith(("empty", "new_empty")):
-            return map_tensors(lambda t: self.noise(t).mul(1e4).to(t.dtype) if t.numel() else t, result)
+        for t in tensors_in(result) if is_unwritten(name) else ():
+            memory = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage())
+            memory.copy_(self.noise(memory).mul(1e4))
         return result
 
     def _converted(self, source: Any, result: torch.Tensor) -> torch.Tensor:

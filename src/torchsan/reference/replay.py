@@ -77,7 +77,7 @@ class Replayer:
         With `change`, the run goes on with what that makes of each node's tensor.
         """
         order = self.needed(node)
-        values = _Values(self, arithmetic, seed, copies=any(is_mutable(n) for n in order), change=change)
+        values = _Values(self, arithmetic, seed, order, change)
         uses: dict[torch.fx.Node, int] = {node: 1}
         for each in order:
             for parent in each.all_input_nodes:
@@ -268,13 +268,22 @@ class _Values:
     """The values of the nodes in one run."""
 
     def __init__(
-        self, replayer: Replayer, arithmetic: Arithmetic, seed: int, *, copies: bool, change: Change | None
+        self,
+        replayer: Replayer,
+        arithmetic: Arithmetic,
+        seed: int,
+        order: Iterable[torch.fx.Node],
+        change: Change | None,
     ) -> None:
-        """`copies` of the known values are used, because something overwrites them."""
+        """`order` are the nodes to compute: copies of the known values are used if something overwrites them."""
         self._change = change
         self._replayer = replayer
-        self._copies = copies
         self._operators = Operators(arithmetic, seed, partial(draw_as_kernels, triton=replayer.triton))
+        self._given: Callable[[Any], Any] = self._operators.given
+        if any(is_users_kernel(n.target) for n in order):
+            self._given = self._operators.given_to_users_kernel
+        elif any(is_mutable(n) for n in order):
+            self._given = lambda value: self._operators.given(map_tensors(torch.clone, value))
         self._values: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:
@@ -282,9 +291,8 @@ class _Values:
         if node not in self._values:
             if node not in self._replayer.known:
                 raise Unavailable(f"the value of {node.name} is not known here")
-            value = self._replayer.known[node]
             # Kept, so that what overwrites it and what reads it afterwards see the same copy.
-            self._values[node] = self._operators.given(map_tensors(torch.clone, value) if self._copies else value)
+            self._values[node] = self._given(self._replayer.known[node])
         return self._values[node]
 
     def compute(self, node: torch.fx.Node) -> None:
@@ -327,7 +335,9 @@ class _Values:
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
-        return self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
+        result = self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
+        # Inductor takes what an operator on lists has overwritten for its result, where the operator returns nothing.
+        return args[0] if result is None and name.startswith("_foreach_") else result
 
     def _lowered(self, name: str, given: Mapping[str, Any]) -> Any:
         """What one of Inductor's own functions for several operators gives, which takes no tensors itself."""

@@ -175,14 +175,14 @@ def _functional(call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | 
     new: Iterable[str] | None = call.pop("tensors_to_clone", None)
     if new is None:
         return call, None
-    copies = {n: _copy(call["kwargs"][n]) for n in new}
+    copies = {n: copied(call["kwargs"][n]) for n in new}
     return {**call, "kwargs": {**call["kwargs"], **copies}}, copies
 
 
-def _copy(t: torch.Tensor) -> torch.Tensor:
-    """A copy laid out in the same way, gaps included."""
-    whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage()).clone()
-    return whole.as_strided(t.shape, t.stride(), t.storage_offset())
+def copied(t: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A copy laid out in the same way, with all that lies around it: a kernel goes by strides, and may read that."""
+    whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.detach().untyped_storage())
+    return whole.to(dtype or t.dtype, copy=True).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
 class _Guarded:

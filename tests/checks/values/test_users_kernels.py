@@ -60,6 +60,7 @@ def _run(
         pytest.param(programs.into_an_input, marks=pytest.mark.slow),
         pytest.param(programs.into_zeros, marks=pytest.mark.slow),
         pytest.param(programs.twice_in_place, marks=pytest.mark.slow),
+        pytest.param(programs.centred_columns, marks=pytest.mark.slow),
         pytest.param(programs.product_of_matrices, marks=pytest.mark.slow),
         pytest.param(programs.counted, marks=pytest.mark.slow),
         pytest.param(programs.perturbed, marks=pytest.mark.slow),
@@ -96,6 +97,7 @@ def test_everything_is_checked() -> None:
         pytest.param(programs.autotuned, "i < n) * 3", "i < n) * 3.0003", "tuned_0", marks=pytest.mark.slow),
         pytest.param(programs.in_place, "i < n) + 1", "i < n) + 1.0001", "increment_0", marks=pytest.mark.slow),
         pytest.param(programs.softmax_of_rows, "tl.sum(e, 0)", "tl.sum(e, 0) * 1.0001", "softmax_0"),
+        (programs.centred_columns, "tl.sum(x, 0) / n", "tl.sum(x, 0) / (n - 1)", "centre_0"),
         pytest.param(
             programs.product_of_matrices, "(0, K, BLOCK)", "(0, 32, BLOCK)", "product_0", marks=pytest.mark.slow
         ),
@@ -161,8 +163,10 @@ def test_a_users_kernel_that_reads_out_of_bounds_is_named() -> None:
     ],
 )
 def test_what_a_users_kernel_should_have_written_and_is_read_is_named(program: Program, kernel: str) -> None:
-    findings, _ = _run(program, "memory")
-    assert [(f.kind, f.kernel) for f in findings] == [("uninitialized-read", kernel)]
+    findings, _ = _run(program, "values,stages,memory")
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    assert [(f.kind, f.kernel) for f in errors] == [("uninitialized-read", kernel)]
+    assert all(f.evidence["follows"] == errors[0].id for f in findings if f not in errors)
 
 
 def test_what_a_users_kernel_leaves_unwritten_and_nobody_reads_is_no_error() -> None:

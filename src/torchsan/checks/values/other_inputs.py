@@ -10,6 +10,7 @@ import torch.fx
 
 from torchsan.checks.values.plan import LaunchPlan
 from torchsan.records import KernelKind
+from torchsan.reference.users_kernels import copied
 from torchsan.torch_internals.operators import is_view
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
@@ -87,7 +88,7 @@ def other_data(launch: Launch, plan: LaunchPlan, values: Values) -> Iterator[tup
         filled = {name: extreme(tensors[name]).item() for name in inputs}
         if filled and filled not in seen:
             seen.append(filled)
-            others = {name: _twin(t) for name, t in tensors.items()}
+            others = {name: copied(t) for name, t in tensors.items()}
             for name, value in filled.items():
                 others[name].fill_(value)
             yield others, filled
@@ -114,7 +115,7 @@ def _shaken(
     plan: LaunchPlan, inputs: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], seed: int
 ) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
-    others = {name: _twin(t) for name, t in tensors.items()}
+    others = {name: copied(t) for name, t in tensors.items()}
     for name in plan.known:
         given = inputs.get(name)
         if name in others and isinstance(given, torch.Tensor):
@@ -155,9 +156,3 @@ def _is_inexact(node: torch.fx.Node) -> bool:
 
 def _name(node: torch.fx.Node) -> str:
     return str(getattr(node.target, "_opname", ""))
-
-
-def _twin(t: torch.Tensor) -> torch.Tensor:
-    """A tensor with memory of its own that looks the same, whichever part of its storage the kernel is given."""
-    whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage()).clone()
-    return whole.as_strided(t.shape, t.stride(), t.storage_offset())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -218,7 +219,7 @@ class _Planner:
             if item is not None and item.source in launch.writes:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
             elif buffer.storage in launch.writes and self._matters(launch, buffer.storage):
-                also = tuple(self._nodes[o].args[1] for o in buffer.origins if _copies(self._nodes[o], node))
+                also = tuple(n for o in buffer.origins for n in _left_in(node, self._nodes[o]))
                 yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
 
     def _matters(self, launch: Launch, name: str) -> bool:
@@ -266,6 +267,11 @@ def _is_uninitialised(node: torch.fx.Node) -> bool:
     return getattr(node.target, "_opname", "").startswith(("empty", "new_empty"))
 
 
-def _copies(node: torch.fx.Node, placeholder: torch.fx.Node) -> bool:
-    """Whether a node overwrites the whole of a graph input with another node's value."""
-    return getattr(node.target, "_opname", "") == "copy_" and node.args[0] is placeholder
+def _left_in(placeholder: torch.fx.Node, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes with whose values a node overwrites the whole of a graph input."""
+    name = getattr(node.target, "_opname", "")
+    if name == "copy_" and node.args[0] is placeholder:
+        yield node.args[1]  # type: ignore[misc]  # a copy's source is a node
+    elif name.startswith("_foreach_") and is_mutable(node):
+        lists: Any = node.args[0]
+        yield from (u for u in node.users if u.target is operator.getitem and lists[u.args[1]] is placeholder)

@@ -33,7 +33,7 @@ from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Judgement, Outcome, is_noise
 from torchsan.reference.replay import Again, Replayer
 from torchsan.reference.steady import ElementsAgain
-from torchsan.reference.users_kernels import went_outside
+from torchsan.reference.users_kernels import copied, went_outside
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import is_own, undisturbed
 from torchsan.torch_internals.wrapper import Launch
@@ -135,11 +135,12 @@ class ValuesWatch(CallWatch):
         if plan is None or self._too_large:
             return
         overwritten = set(launch.writes)
+        copy = copied if launch.users_own else _copy
         with undisturbed():
             self._repetition.before(launch, values)
             for name in plan.known:
                 if name in overwritten and isinstance(values[name], torch.Tensor):
-                    self._before[name] = _copy(values[name])
+                    self._before[name] = copy(values[name])
         self._seconds += time.perf_counter() - start
 
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
