@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._inductor.compile_fx  # what a compile has imported, and a twin may not
 from torch.utils._debug_mode import DebugMode  # as programs use it that save its logs
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Circumstances, Inputs, RepeatableCall, fingerprint
-from torchsan.reference.twin import random_state
+from torchsan.reference.twin import Call, Twin, random_state
 
 
 def test_inputs_that_overlap_have_copies_that_overlap() -> None:
@@ -118,3 +119,28 @@ def test_what_a_program_logs_of_its_operators_has_none_of_torchsans() -> None:
         Circumstances.now()
         random_state()
     assert debug.logs == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_twin_gives_gradients_in_float64(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(8, 2, dtype=dtype)
+    x = torch.randn(3, 5, 8, dtype=dtype, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(layer(x, x, x, need_weights=False)[0], layer.out_proj.weight).tanh().square()
+
+    call = Call(function, (x,), {})
+    twin = Twin(call)
+    wanted = frozenset(call.before.tensors)
+    cotangent = torch.ones(3, 5, 8, dtype=dtype)
+    found = twin.again(Arithmetic.EXACT, 0, ({"output 0": cotangent}, ()), wanted)
+    twin.close()
+    assert layer.in_proj_weight.dtype == dtype
+    wide = x.detach().double().requires_grad_()
+    layer.double()
+    names = ("in_proj_weight", "out_proj.weight")
+    expected = torch.autograd.grad(function(wide).sum(), [layer.in_proj_weight, layer.out_proj.weight])
+    for name, gradient in zip(names, expected, strict=True):
+        (given,) = [g for n, g in found.items() if n.endswith(name)]
+        torch.testing.assert_close(given, gradient, rtol=1e-12, atol=1e-12)

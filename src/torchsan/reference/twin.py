@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.arithmetic import Arithmetic, Unavailable, widened
 from torchsan.reference.autograd_region import Region
 from torchsan.reference.calls import Computing, share_memory
 from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, waiting
@@ -143,13 +143,17 @@ class Twin:
         return answer
 
     def again(
-        self, arithmetic: Arithmetic, seed: int, gradients: tuple[Mapping[str, torch.Tensor], Autocast] | None
+        self,
+        arithmetic: Arithmetic,
+        seed: int,
+        gradients: tuple[Mapping[str, torch.Tensor], Autocast] | None,
+        wanted: frozenset[str],
     ) -> dict[str, Any]:
-        """All tensors and plain values after the call in another arithmetic, or the gradients from these cotangents.
+        """Tensors and plain values after the call in another arithmetic, or gradients from these cotangents, by name.
 
         Raise Unavailable if it has none, TwinFailed if it did not come to an end.
         """
-        answer: dict[str, Any] = _ask(self._spare, (arithmetic, seed, gradients))
+        answer: dict[str, Any] = _ask(self._spare, (arithmetic, seed, gradients, wanted))
         return answer
 
     def close(self) -> None:
@@ -211,10 +215,15 @@ def _spare(call: Call, end: socket.socket) -> None:
         in_grandchild(lambda question=question: _once_more(call, end, *question))  # type: ignore[misc]  # bound now
 
 
-def _once_more(call: Call, end: socket.socket, arithmetic: Arithmetic, seed: int, gradients: Any) -> None:
+def _once_more(
+    call: Call, end: socket.socket, arithmetic: Arithmetic, seed: int, gradients: Any, wanted: frozenset[str]
+) -> None:
     try:
         with ExitStack() as stack:
             stack.enter_context(running_eagerly())
+            if arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH) and call.region is not None:
+                for leaf in call.region.leaves.values():  # Of this process alone. Gradients have their leaf's dtype.
+                    leaf.data = widened(leaf.data)
             mode = Computing(arithmetic, seed) if arithmetic is not Arithmetic.EAGER else None
             if mode is not None:
                 stack.enter_context(mode)
@@ -223,6 +232,7 @@ def _once_more(call: Call, end: socket.socket, arithmetic: Arithmetic, seed: int
         if answer is None:
             after, tensors = call.after(result, lambda _name, _t: False)
             answer = {**after.values, **{name: t.detach() for name, t in tensors.items()}}
+        answer = {name: value for name, value in answer.items() if name in wanted}
     except (Exception, Refused) as e:  # noqa: BLE001  # as above
         # A function that asks for dtypes may have no meaning in float64.
         answer = Unavailable(str(e)) if arithmetic is not Arithmetic.EAGER else _failure(e)

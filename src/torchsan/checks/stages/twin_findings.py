@@ -57,6 +57,8 @@ def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> li
     """Those of the pairs that rounding does not explain, and that come out the same each time in Python."""
     tensors, others = answers.as_tensors({n: p for n, p in pairs.items() if n not in known})
     doubtful = {n: p for n, p in tensors.items() if not near(*p)}
+    answers.wanted = frozenset([*doubtful, *others])
+    doubtful = dict(_farther_than_python(doubtful, answers)) if doubtful else {}
     if not doubtful and not others:
         return []
     steady = answers.steady(doubtful, others)
@@ -66,6 +68,19 @@ def apart(pairs: Pairs, answers: Answers, known: set[str], what: str = "") -> li
         if n in steady
     ]
     return found + _judged({n: p for n, p in doubtful.items() if n in steady}, answers, what)
+
+
+def _farther_than_python(doubtful: Pairs, answers: Answers) -> Pairs:
+    """Those of the pairs of tensors that are farther from float64's than the Python's own; all if it has none.
+
+    One run instead of the many that tell what rounding can do, which decide about the rest.
+    """
+    try:
+        exact = answers.again(Arithmetic.EXACT, 0)
+    except Unavailable:
+        return doubtful
+    centres = {n: _tensor(exact.get(n)) for n in doubtful}
+    return {n: (a, e) for n, (a, e) in doubtful.items() if (c := centres[n]) is None or not as_near_as_eager(a, e, c)}
 
 
 def _judged(doubtful: Pairs, answers: Answers, what: str) -> list[Difference]:
@@ -89,7 +104,7 @@ def _judged(doubtful: Pairs, answers: Answers, what: str) -> list[Difference]:
 
 
 def _as_good_as_python(difference: Difference, rerun: Callable[[Arithmetic, int], Results]) -> bool:
-    """Whether a result is, as a whole, about as far from float64's as those of the Python itself are.
+    """Whether a result is, as a whole, about as far from float64's as the Python itself with other last bits.
 
     Element by element they are others where rounding decides a route or an index on the way: each run of the Python
     with other last bits then jumps elsewhere, and the size of such jumps is all that can be compared. Gradients of half
@@ -130,6 +145,8 @@ class Answers:
         self._gradients = gradients
         self._after = after
         self._known: dict[tuple[Arithmetic, int], dict[str, Any]] = {}
+        self.wanted: frozenset[str] = frozenset()
+        """What is asked about: of a large model the twin sends no more than that."""
 
     def as_tensors(self, pairs: Pairs) -> tuple[dict[str, tuple[torch.Tensor, torch.Tensor]], dict[str, Any]]:
         """The pairs as tensors, fractions among them; and those that are something else."""
@@ -158,10 +175,10 @@ class Answers:
         return same
 
     def again(self, arithmetic: Arithmetic, seed: int) -> dict[str, Any]:
-        """Everything by name in another arithmetic. Raise Unavailable if it has no meaning in it."""
+        """What is wanted, by name, in another arithmetic. Raise Unavailable if it has no meaning in it."""
         key = (arithmetic, seed)
         if key not in self._known:
-            self._known[key] = self._twin.again(arithmetic, seed, self._gradients)
+            self._known[key] = self._twin.again(arithmetic, seed, self._gradients, self.wanted)
         return self._known[key]
 
 
