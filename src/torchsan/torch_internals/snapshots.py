@@ -226,16 +226,16 @@ def watch_passes(patches: Patches, following: Following, failed: Callable[[Excep
             following.enter()
         return original(observer)
 
-    def left(name: str) -> None:
+    def left(name: Callable[[], str]) -> None:
         try:
-            following.leave(name)
+            following.leave(name())
         except Exception as e:  # the user's compile must not fail because of torchsan
             log.debug("could not look at a pass", exc_info=True)
             failed(e)
 
     def leave(original: Callable[..., Any], observer: Any, *error: Any) -> Any:
         if following.active:
-            left(observer.passname)
+            left(lambda: observer.passname)
         return original(observer, *error)
 
     def replace_random(original: Callable[..., Any], gm: torch.fx.GraphModule) -> Any:
@@ -246,7 +246,7 @@ def watch_passes(patches: Patches, following: Following, failed: Callable[[Excep
         try:
             return original(gm)
         finally:
-            left("replace_random_passes")
+            left(lambda: "replace_random_passes")
 
     def apply_pattern(original: Callable[..., Any], entry: Any, *args: Any, **kwargs: Any) -> Any:
         if following.active:
