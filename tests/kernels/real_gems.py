@@ -46,7 +46,12 @@ def _named_device() -> Iterator[None]:
 
 @cache
 def _imported(module: str) -> Any:
-    environment = {"GEMS_VENDOR": "nvidia", "FLAGGEMS_CACHE_DIR": tempfile.gettempdir()}
+    # A contained kernel writes nowhere but to its scratch folder, so what it tunes stays in memory.
+    environment = {
+        "GEMS_VENDOR": "nvidia",
+        "FLAGGEMS_CACHE_DIR": tempfile.gettempdir(),
+        "FLAGGEMS_DB_URL": "sqlite://",
+    }
     with _named_device(), interpreting(), patch.dict(os.environ, environment):
         found = import_module(module)
         if module.startswith("flag_gems"):
