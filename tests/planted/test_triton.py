@@ -22,9 +22,7 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(f, id=f.name, marks=[pytest.mark.slow] if f.slow else []) for f in FAULTS]
-)
+@pytest.mark.parametrize("fault", [pytest.param(f, id=f.name) for f in FAULTS])
 def test_a_fault_planted_in_triton_is_found_and_its_clean_twin_is_clean(fault: Fault) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

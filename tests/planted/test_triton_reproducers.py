@@ -33,7 +33,6 @@ def test_a_finding_keeps_the_backend(tmp_path: Path) -> None:
     assert read_exhibit(reader, finding).config["cpu_backend"] == "triton"
 
 
-@pytest.mark.slow
 def test_a_finding_in_a_template_keeps_what_has_templates_generated(tmp_path: Path) -> None:
     _recorded("an_epilogue_turned", tmp_path / "run")
     reader = Reader(tmp_path / "run")
@@ -42,7 +41,6 @@ def test_a_finding_in_a_template_keeps_what_has_templates_generated(tmp_path: Pa
     assert settings["max_autotune_gemm_backends"] == "TRITON,ATEN"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["another_function", "a_mask_too_wide"])
 def test_its_reproducer_is_verified(name: str, tmp_path: Path) -> None:
     _recorded(name, tmp_path / "run")

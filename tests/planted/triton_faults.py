@@ -84,7 +84,6 @@ FAULTS = [
             pattern=pattern,
             wrong=wrong,
             ops=_ops(op),
-            slow=name not in ("another_function", "a_mask_too_narrow", "a_seed_off_by_one", "another_neutral_element"),
         )
         for name, function, pattern, wrong, op in (*POINTWISE, *REDUCTIONS)
     ),
@@ -112,7 +111,6 @@ FAULTS = [
     ),
     Fault(
         name="additions_that_are_lost",
-        slow=False,
         program=_called(_scattered, _seeded(40), INDEX),
         pattern=r"tl\.atomic_add\((.*), sem='relaxed'\)",
         wrong=r"tl.store(\1)",
@@ -163,7 +161,6 @@ FAULTS = [
     ),
     Fault(
         name="an_epilogue_turned",
-        slow=False,
         program=_with_templates(lambda x, w: (x @ w).relu(), X, W),
         pattern=r"\b(triton_helpers|tl)\.maximum\(",  # before 2.15, and since
         wrong=r"\1.minimum(",
@@ -178,7 +175,6 @@ FAULTS = [
     ),
     Fault(
         name="a_mask_too_wide",
-        slow=False,
         program=_called(lambda x: x.exp(), X),
         pattern=MASK,
         wrong="xmask = xindex < (xnumel + 3)",

@@ -27,9 +27,7 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "program", [pytest.param(h, id=h.name, marks=[pytest.mark.slow] if h.slow else []) for h in HEALTHY]
-)
+@pytest.mark.parametrize("program", [pytest.param(h, id=h.name) for h in HEALTHY])
 def test_a_healthy_program_has_no_error(program: Healthy) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -18,7 +18,6 @@ class Healthy:
     name: str
     run: Callable[[], object]
     templates: bool = False
-    slow: bool = True
 
 
 def _called(function: Callable[..., Any], *inputs: Tensor, **options: Any) -> Callable[[], object]:
@@ -143,8 +142,8 @@ HEALTHY = [
     ),
     Healthy(name="reduced_by_index", run=_called(_reduced_by_index, _seeded(40), INDEX)),
     Healthy(name="largest_of_rows", run=_called(lambda x: (x.topk(3, -1), x.cummax(1), x.cumprod(-1)), X)),
-    Healthy(name="training_step", run=_training_step, slow=False),
-    Healthy(name="dropout", run=_trained(lambda x: F.dropout(x, 0.5) * 2, X), slow=False),
+    Healthy(name="training_step", run=_training_step),
+    Healthy(name="dropout", run=_trained(lambda x: F.dropout(x, 0.5) * 2, X)),
     Healthy(name="random", run=_called(lambda x: torch.rand(30) + torch.randn(30) + torch.randint(9, (30,)), X)),
     Healthy(name="pointwise", run=_trained(lambda x: F.gelu(x) + x.tanh() * x.sigmoid().log1p(), X)),
     Healthy(name="softmax", run=_trained(lambda x: x.log_softmax(-1), X)),
@@ -158,18 +157,17 @@ HEALTHY = [
     Healthy(
         name="index_put",
         run=_called(lambda i: torch.zeros(16).index_put((i,), torch.tensor(1.0), accumulate=True), INDEX),
-        slow=False,
     ),
     Healthy(name="embedding", run=_trained(lambda w, i: F.embedding(i, w).sin(), _seeded(16, 8), INDEX)),
     Healthy(name="gather", run=_trained(lambda x, i: x.gather(0, i).exp(), _seeded(40), INDEX)),
     Healthy(name="sort", run=_called(lambda x: x.sort(-1), _seeded(3, 5))),
-    Healthy(name="cumsum", run=_trained(lambda x: x.cumsum(-1), X), slow=False),
+    Healthy(name="cumsum", run=_trained(lambda x: x.cumsum(-1), X)),
     Healthy(name="logcumsumexp", run=_called(lambda x: x.logcumsumexp(-1), X)),
     Healthy(name="argmax", run=_called(lambda x: ((x * 2).argmax(-1), x.argmin(0)), X)),
     Healthy(name="variance", run=_trained(lambda x: x.var(-1) + x.std(-1), X)),
     Healthy(name="any_and_all", run=_called(lambda x: ((x > 0).any(-1), (x > 0).all(0), x.amax(-1), x.prod(-1)), X)),
     Healthy(name="float16", run=_trained(lambda x: (x.exp() / 3).sum(0), X.half())),
-    Healthy(name="bfloat16", run=_trained(lambda x: F.silu(x).sum(0), X.bfloat16()), slow=False),
+    Healthy(name="bfloat16", run=_trained(lambda x: F.silu(x).sum(0), X.bfloat16())),
     Healthy(name="integers", run=_called(lambda i: (i // 3 + i % 5 - (i << 2)) ^ 7, torch.arange(-50, 50))),
     Healthy(name="dynamic_shapes", run=_sizes),
     Healthy(name="concatenation", run=_trained(lambda x: torch.cat([x.sin(), x[:, :5] * 2], 1).relu(), X)),
@@ -177,7 +175,7 @@ HEALTHY = [
     Healthy(name="interpolation", run=_called(lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), IMAGE)),
     Healthy(name="an_input_in_place", run=_called(lambda x: x.mul_(2).add_(1).sum(), X)),
     Healthy(name="large_reduction", run=_called(lambda x: (x * 2).sum() + x.mean(), _seeded(40000))),
-    Healthy(name="product", run=_called(lambda x, w, b: (x @ w + b).relu(), X, W, B), templates=True, slow=False),
+    Healthy(name="product", run=_called(lambda x, w, b: (x @ w + b).relu(), X, W, B), templates=True),
     Healthy(
         name="products_trained", run=_trained(lambda x, w, v: (x @ w).sin() @ v, X, W, _seeded(32, 16)), templates=True
     ),
