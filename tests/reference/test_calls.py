@@ -9,7 +9,8 @@ from torch.utils._debug_mode import DebugMode  # as programs use it that save it
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Circumstances, Inputs, RepeatableCall, fingerprint
-from torchsan.reference.twin import Call, Twin, random_state
+from torchsan.reference.twin import Call, Twin
+from torchsan.torch_internals.operators import random_state
 
 
 def test_inputs_that_overlap_have_copies_that_overlap() -> None:

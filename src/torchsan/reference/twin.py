@@ -6,12 +6,9 @@ the state before the call, for the question what the call gives in another arith
 
 from __future__ import annotations
 
-import hashlib
 import pickle
-import random
 import socket
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -26,7 +23,7 @@ from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, 
 from torchsan.reference.reachable import Reachable, reachable, returned
 from torchsan.tensors import digest
 from torchsan.torch_internals.compiled_calls import running_eagerly, unwrapped
-from torchsan.torch_internals.operators import outside_modes
+from torchsan.torch_internals.operators import random_state
 
 _PATIENCE = 30.0
 """Seconds that the program waits for a child after its own call has returned."""
@@ -107,17 +104,6 @@ class Call:
 def _pairs(outputs: Reachable, before: Reachable, related: Callable[[Any, Any], bool]) -> Any:
     given = {n: t for n, t in before.tensors.items() if unwrapped(t)}
     return {(n, m) for n, t in outputs.tensors.items() if unwrapped(t) for m, g in given.items() if related(t, g)}
-
-
-def random_state() -> str:
-    """A digest of where the random numbers of torch, Python and NumPy stand."""
-    with outside_modes():
-        state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
-    state.update(repr(random.getstate()).encode())
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        state.update(repr([x.tobytes() if hasattr(x, "tobytes") else x for x in numpy.get_state()]).encode())
-    return state.hexdigest()
 
 
 class Twin:

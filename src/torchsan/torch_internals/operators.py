@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -240,33 +241,38 @@ def random_kept() -> Iterator[Callable[[], bool]]:
 
     An operator of the user's may draw from any of them.
     """
-    before = _random_states()
-    try:
-        yield lambda: not _same_states(before, _random_states())
-    finally:
-        for state, restore in before:
-            restore(state)
-
-
-def _random_states() -> list[tuple[Any, Callable[[Any], Any]]]:
-    """Where random numbers stand, each with what puts it back there."""
     import random
 
     import torch
 
-    states: list[tuple[Any, Callable[[Any], Any]]] = [
-        (torch.get_rng_state(), torch.set_rng_state),
-        (random.getstate(), random.setstate),
-    ]
+    numpy: Any = sys.modules.get("numpy.random")
+    with outside_modes():  # A mode of the program's, such as DebugMode, would be shown a `detach`.
+        state = torch.get_rng_state()
+    python, third = random.getstate(), numpy.get_state() if numpy is not None else None
+    before = random_state()
+    try:
+        yield lambda: random_state() != before
+    finally:
+        with outside_modes():
+            torch.set_rng_state(state)
+        random.setstate(python)
+        if third is not None:
+            numpy.set_state(third)
+
+
+def random_state() -> str:
+    """A digest of where the random numbers of torch, Python and NumPy stand."""
+    import random
+
+    import torch
+
+    with outside_modes():
+        state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
+    state.update(repr(random.getstate()).encode())
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:
-        states.append((numpy.get_state(), numpy.set_state))
-    return states
-
-
-def _same_states(one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]) -> bool:
-    (torch1, *rest1), (torch2, *rest2) = ([state for state, _ in states] for states in (one, other))
-    return bool((torch1 == torch2).all()) and [str(s) for s in rest1] == [str(s) for s in rest2]
+        state.update(repr([x.tobytes() if hasattr(x, "tobytes") else x for x in numpy.get_state()]).encode())
+    return state.hexdigest()
 
 
 _OWN = frozenset(
