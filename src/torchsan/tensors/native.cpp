@@ -1,4 +1,5 @@
-// The statistics of arrays in one pass over memory: what tally.py computes by NumPy in several.
+// The statistics of arrays in one pass over memory: what tally.py computes by NumPy in several. AOTInductor packages that
+// print have this source in them, too.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +9,11 @@
 #include <immintrin.h>
 #endif
 
+namespace torchsan_native {
+namespace {
+
 struct Floats {
-    double shift, sum, squares;  // of the differences of finite elements to `shift`, which is one of them
+    double shift, sum, squares;  // of the differences of finite elements to `shift`, the first of them
     double low, high;            // of the finite elements
     uint64_t nan, posinf, neginf;
     uint64_t zeros, tiny;  // elements that are zero; that are below the smallest normal number, zeros included
@@ -31,11 +35,12 @@ struct Complexes {
 };
 
 // A block fits the first cache: converted numbers lie there, and a second look at it costs little.
-static constexpr size_t BLOCK = 4096;
+constexpr size_t BLOCK = 4096;
 
 // The bits of floats, and the order of floats as one of integers: 0 to NaN as they are, −0 to −NaN below them.
 template <class Float> struct Bits {
     using Key = std::conditional_t<sizeof(Float) == 4, int32_t, int64_t>;
+    typedef Key __attribute__((__may_alias__)) Aliased;  // what is stored as floats may be read as
     static constexpr Key sign = Key(1) << (8 * sizeof(Float) - 1);
     static constexpr Key infinity = sizeof(Float) == 4 ? Key(0x7f800000) : Key(0x7ff0000000000000);
 
@@ -55,8 +60,8 @@ template <class Float> struct Bits {
 
 // Adds the finite numbers of a block to `out`, and returns whether there are others, of which nothing is added then.
 template <class Float, class Key = typename Bits<Float>::Key>
-static bool add_finite(const Float* x, size_t n, Key smallest_normal, Key* lowest, Key* highest, Floats* out) {
-    const Key* bits = reinterpret_cast<const Key*>(x);
+bool add_finite(const Float* x, size_t n, Key smallest_normal, Key* lowest, Key* highest, Floats* out) {
+    const auto* bits = reinterpret_cast<const typename Bits<Float>::Aliased*>(x);
     const double shift = out->shift;
     Key low = ~Bits<Float>::sign, high = Bits<Float>::sign, zeros = 0, tiny = 0;
     double sum = 0, squares = 0;
@@ -84,7 +89,7 @@ static bool add_finite(const Float* x, size_t n, Key smallest_normal, Key* lowes
 
 // Adds a block in which not all is finite.
 template <class Float, class Key = typename Bits<Float>::Key>
-static void add_all(const Float* x, size_t n, Key smallest_normal, Key* lowest, Key* highest, Floats* out) {
+void add_all(const Float* x, size_t n, Key smallest_normal, Key* lowest, Key* highest, Floats* out) {
     for (size_t i = 0; i < n; i++) {
         const Key bits = Bits<Float>::of(x[i]), magnitude = bits & ~Bits<Float>::sign;
         if (magnitude < Bits<Float>::infinity)
@@ -94,17 +99,19 @@ static void add_all(const Float* x, size_t n, Key smallest_normal, Key* lowest, 
     }
 }
 
-// `load(i, n, room)` returns the n numbers from i on: where they lie, or converted into the room.
+// `load(i, n, room)` returns the n numbers from i on: where they lie, or converted into the room. `given` is a shift to
+// take instead of an element.
 template <class Float, class Load>
-static void floats(size_t n, size_t piece, double smallest_normal, Floats* out, Load load) {
+void floats(size_t n, size_t piece, double smallest_normal, Floats* out, Load load, const double* given = nullptr) {
     using Key = typename Bits<Float>::Key;
     alignas(64) Float room[BLOCK];
     const Key tiny = Bits<Float>::of(Float(smallest_normal));
     for (size_t start = 0; start < n; start += piece, out++) {
         const size_t end = n - start < piece ? n : start + piece;
         Key low = ~Bits<Float>::sign, high = Bits<Float>::sign;
-        bool shifted = false;
+        bool shifted = given != nullptr;
         *out = Floats();
+        if (shifted) out->shift = *given;
         for (size_t i = start; i < end; i += BLOCK) {
             const size_t count = end - i < BLOCK ? end - i : BLOCK;
             const Float* x = load(i, count, room);
@@ -122,7 +129,7 @@ static void floats(size_t n, size_t piece, double smallest_normal, Floats* out, 
 
 // `load` as for floats, of both parts side by side.
 template <class Float, class Load>
-static void complexes(size_t n, size_t piece, double smallest_normal, Complexes* out, Load load) {
+void complexes(size_t n, size_t piece, double smallest_normal, Complexes* out, Load load) {
     using Key = typename Bits<Float>::Key;
     alignas(64) Float room[2 * BLOCK], parts[2][BLOCK];
     const Key tiny = Bits<Float>::of(Float(smallest_normal));
@@ -141,7 +148,8 @@ static void complexes(size_t n, size_t piece, double smallest_normal, Complexes*
                 if (i == start) of_part[part].shift = parts[part][0];
                 odd |= add_finite(parts[part], count, tiny, lows + part, highs + part, of_part + part);
             }
-            const Key* bits[2] = {reinterpret_cast<const Key*>(parts[0]), reinterpret_cast<const Key*>(parts[1])};
+            using Aliased = const typename Bits<Float>::Aliased;
+            Aliased* bits[2] = {reinterpret_cast<Aliased*>(parts[0]), reinterpret_cast<Aliased*>(parts[1])};
             Key zeros = 0, subnormals = 0;
 #pragma omp simd reduction(+ : zeros, subnormals) reduction(min : low) reduction(max : high)
             for (size_t j = 0; j < count; j++) {
@@ -168,7 +176,7 @@ static void complexes(size_t n, size_t piece, double smallest_normal, Complexes*
     }
 }
 
-static void from_half(const uint16_t* x, size_t n, float* out) {
+void from_half(const uint16_t* x, size_t n, float* out) {
     size_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8)
@@ -183,13 +191,13 @@ static void from_half(const uint16_t* x, size_t n, float* out) {
     }
 }
 
-static void from_bfloat16(const uint16_t* x, size_t n, float* out) {
-    uint32_t* bits = reinterpret_cast<uint32_t*>(out);
-    for (size_t i = 0; i < n; i++) bits[i] = uint32_t(x[i]) << 16;
+void from_bfloat16(const uint16_t* x, size_t n, float* out) {
+    auto* bits = reinterpret_cast<Bits<float>::Aliased*>(out);
+    for (size_t i = 0; i < n; i++) bits[i] = int32_t(uint32_t(x[i]) << 16);
 }
 
 template <class T>
-static void integers(const T* x, size_t n, size_t piece, Integers* out) {
+void integers(const T* x, size_t n, size_t piece, Integers* out) {
     using Unsigned = std::make_unsigned_t<T>;
     using Square = std::conditional_t<sizeof(T) <= 2, uint64_t, double>;
     for (size_t start = 0; start < n; start += piece, out++) {
@@ -213,6 +221,12 @@ static void integers(const T* x, size_t n, size_t piece, Integers* out) {
         *out = {uint64_t(int64_t(low)), uint64_t(int64_t(high)), ones, four_billions, double(squares), zeros};
     }
 }
+
+}  // namespace
+}  // namespace torchsan_native
+
+#if !defined(TORCHSAN_RECORDER)
+using namespace torchsan_native;
 
 extern "C" {
 
@@ -271,3 +285,4 @@ void torchsan_uint16(const uint16_t* x, size_t n, size_t piece, Integers* out) {
 void torchsan_uint32(const uint32_t* x, size_t n, size_t piece, Integers* out) { integers(x, n, piece, out); }
 void torchsan_uint64(const uint64_t* x, size_t n, size_t piece, Integers* out) { integers(x, n, piece, out); }
 }
+#endif
