@@ -157,6 +157,14 @@ def test_what_is_returned_has_its_layout_and_lies_where_it_lay() -> None:
     assert (complex(number), none, text, tuple(empty.shape)) == (1 - 2j, None, "text", (0, 3))
 
 
+def test_large_tensors_do_not_wait_for_the_threads_of_the_parent() -> None:
+    x = torch.randn(1 << 20)
+    assert x.clone().add(1).sum() > 0  # In parallel: from now on there are threads.
+    total = aside(lambda: x.add_(1).softmax(0).sum(), written=[x])
+    assert total.isclose(torch.ones(()))
+    assert x.mean() > 0.5
+
+
 def test_what_is_known_is_itself() -> None:
     graph = torch.fx.symbolic_trace(lambda x: x.sin() + 1).graph
     nodes = list(graph.nodes)

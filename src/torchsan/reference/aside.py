@@ -91,14 +91,14 @@ def _wait(end: socket.socket, objects: Sequence[Any]) -> Any:
 def _answer(end: socket.socket, compute: Callable[[], Any], tensors: list[torch.Tensor], objects: list[Any]) -> None:
     """In the child: compute, and send what came of it."""
     signal.alarm(_SECONDS)
-    before = [(_whole(t).clone(), *_layout(t)) for t in tensors]
     try:
         with running_eagerly():
+            before = [(_whole(t).clone(), *_layout(t)) for t in tensors]
             result = compute()
-        # Copies: the storages are known, and what is known is not sent.
-        now = [(_whole(t).clone(), *_layout(t)) for t in tensors]
-        changed = {i: t for i, t in enumerate(now) if t[1:] != before[i][1:] or not torch.equal(t[0], before[i][0])}
-        send(end, (result, changed), objects)
+            # Copies: the storages are known, and what is known is not sent.
+            now = [(_whole(t).clone(), *_layout(t)) for t in tensors]
+            changed = {i: t for i, t in enumerate(now) if t[1:] != before[i][1:] or not torch.equal(t[0], before[i][0])}
+            send(end, (result, changed), objects)
     except Refused as e:
         send(end, Unavailable(f"what is not PyTorch's own is not computed again: {e}"))
     except Unavailable as e:
