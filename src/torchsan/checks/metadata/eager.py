@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,6 +146,15 @@ def _accounts(call: OperatorCall, args: tuple[Any, ...], kwargs: dict[str, Any])
     return accounts
 
 
+@functools.cache
+def _get_ready() -> None:
+    """Have all that it takes imported, which may write files, and which each child would do anew."""
+    double, x = torch.ops.aten.add.Tensor, torch.ones(2)
+    with undisturbed():
+        for symbolic in (False, True):
+            run_fake(double, (x, x), {}, symbolic=symbolic)
+
+
 def _first_difference(call: OperatorCall, before: _Before, result: Any) -> tuple[str, list[Difference], dict[str, str]]:
     """The first account that the result differs from, in what, and which accounts there are none of.
 
@@ -200,6 +210,8 @@ class EagerJudge:
 
     def _mismatch(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
         compare = partial(_first_difference, call, before, result)
+        if before.accounts is None:
+            _get_ready()
         try:
             against, found, unsaid = compare() if before.accounts is not None else aside(compare)
         except NoChild:  # Nothing is computed: the compiler calls fake kernels as often as it likes, too.
