@@ -16,6 +16,7 @@ import torch
 
 from torchsan.reference import users_kernels
 from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable, wide_dtype, widened
+from torchsan.reference.aside import aside
 from torchsan.reference.nudge import looks_at_bits, tensors_in
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import QuietMode
@@ -269,13 +270,16 @@ class RepeatableCall:
         number: int = 0,
         *,
         users_kernels: bool = False,
+        users_code: bool = False,
     ) -> None:
         """`names` are those of the arguments, `mutated` the positions of those that may be written.
 
         `number` says which call it is, from 0. `users_kernels` tells that Triton kernels of the user's own are
-        launched, which may write anywhere.
+        launched, which may write anywhere; `users_code` that code is called that is not PyTorch's own, which may do
+        anything, and is therefore run in a child.
         """
         self.number = number
+        self.users_code = users_code
         self._own = _GuardedKernels if users_kernels else nullcontext
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():
@@ -294,8 +298,19 @@ class RepeatableCall:
         """Run on copies of the inputs; with `cotangents`, return the gradients of the inputs instead.
 
         `arithmetic` None is the program's own, with its own random numbers; `constant` makes all random numbers equal.
-        Whatever `function` raises is raised.
+        Whatever `function` raises is raised; Unavailable if a child is needed and there can be none.
         """
+        run = partial(self._run, function, arithmetic, seed, constant, cotangents)
+        return aside(run) if self.users_code else run()
+
+    def _run(
+        self,
+        function: Callable[[list[Any]], Any],
+        arithmetic: Arithmetic | None,
+        seed: int,
+        constant: bool,
+        cotangents: Mapping[str, torch.Tensor] | None,
+    ) -> Results:
         wide = arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
         mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
         running: AbstractContextManager[Any] = mode if mode is not None else self._own()

@@ -27,7 +27,7 @@ from torchsan.reference.nudge import (
 from torchsan.reference.random import draw_as_kernels
 from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
-from torchsan.torch_internals.operators import is_higher_order, is_users_kernel
+from torchsan.torch_internals.operators import is_higher_order, is_pytorchs, is_users_kernel
 
 _METADATA_ONLY = frozenset(
     """empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones
@@ -149,6 +149,10 @@ def _is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+def _is_own(node: torch.fx.Node) -> bool:
+    return node.op != "call_function" or is_pytorchs(node.target)
+
+
 class _Closer:
     """Looks at one result more closely than element by element."""
 
@@ -168,7 +172,7 @@ class _Closer:
         return adding and sum(map(self._elements, self._order)) <= _MOST_SUSPECT
 
     def coherent(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Coherent | None:
-        if not actual.is_floating_point() or any(is_mutable(n) for n in self._order):
+        if not actual.is_floating_point() or any(is_mutable(n) or not _is_own(n) for n in self._order):
             return None
         elements = sum(map(self._elements, self._order))
         if elements > _MOST_SUSPECT or (elements > _MOST_ELEMENTS and not _is_suspect(actual, eager, exact)):

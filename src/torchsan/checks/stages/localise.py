@@ -7,18 +7,27 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
 
 from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
-from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
+from torchsan.checks.stages.findings import (
+    Difference,
+    Rerun,
+    apart_in_float64,
+    same,
+    structural,
+    wrong,
+    wrong_in_float64,
+)
 from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.checks.stages.storages import Reordered
 from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.aside import aside
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.flips import Flip, find_flip
 from torchsan.reference.judge import Outcome
@@ -65,6 +74,8 @@ def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node
 def _alike(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
 
+
+T = TypeVar("T")
 
 _Key = tuple[int, Arithmetic | None, int, bool]
 
@@ -149,6 +160,9 @@ class Search:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
         if culprit.graph.previous is not None:
             return []
+        return self._aside(partial(self._parted, culprit))
+
+    def _parted(self, culprit: Culprit) -> list[torch.fx.Node]:
         upper: Signatures = {}
         lower: Signatures = {}
         try:
@@ -172,7 +186,7 @@ class Search:
         for before, graph in itertools.pairwise(self._graphs):
             if self.backward or graph.direction is not Direction.FORWARD or not maybe_resaved(graph, before):
                 continue
-            found = list(resaved(*(self._looks(g) for g in (before, graph))))
+            found = list(resaved(*(self._aside(partial(self._looks, g)) for g in (before, graph))))
             if found:
                 return self._of_pass(graph, found)
         return None
@@ -192,10 +206,15 @@ class Search:
 
         And whether that is because inputs overlap, which they may not have done when it was compiled.
         """
-        traced = TracedEffects()
         names = {f"input {i}": n for i, n in enumerate(self.call.names)}
         actual, expected = (self._run(g, culprit.arithmetic) for g in (culprit.graph, self._top))
         differing = [i for i, n in names.items() if not _equal(actual, expected, f"{n} after the call")]
+        return self._aside(partial(self._traced, culprit, names, differing))
+
+    def _traced(
+        self, culprit: Culprit, names: dict[str, str], differing: list[str]
+    ) -> tuple[tuple[Reordered, ...], bool]:
+        traced = TracedEffects()
         try:
             with self._top.opened(traced.ran) as run, torch.no_grad():
                 self.call.run(partial(traced.run, run), None)
@@ -219,7 +238,24 @@ class Search:
         `where` are the elements of a result that are others than eager's.
         """
         last = self._graphs[-1] if self._graphs else self._top
-        return find_flip(lambda arithmetic, seed, see: self._execute(last, arithmetic, seed, seen=see), where)
+
+        def run(arithmetic: Arithmetic, seed: int, see: Seen) -> Results:
+            return self._execute(last, arithmetic, seed, seen=see)
+
+        return self._aside(partial(find_flip, run, where))
+
+    def repeats(self) -> bool:
+        """Whether the program does the same twice: what is not PyTorch's own may count, or draw from what it likes."""
+        if not self.call.users_code:
+            return True
+        return aside(lambda: same(self._execute(self._top, None), self._execute(self._top, None)))
+
+    def _aside(self, compute: Callable[[], T]) -> T:
+        """Compute what runs graphs and looks at their nodes, where their results alone would not do."""
+        if not self.call.users_code:
+            return compute()
+        graphs = [s.graph for g in (self._top, *self._graphs) for s in g.snapshots()]
+        return aside(compute, known=[n for graph in graphs for n in graph.nodes])
 
     def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
         """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""

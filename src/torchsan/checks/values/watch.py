@@ -28,6 +28,7 @@ from torchsan.checks.values.plan import Held, LaunchPlan, Target
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.aside import aside
 from torchsan.reference.coherence import SharedAgain
 from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Judgement, Outcome, is_noise
@@ -295,6 +296,7 @@ class ValuesWatch(CallWatch):
                 continue
             try:
                 judgement = at.replayer.judge(target.node, actual, thorough=thorough)
+                otherwise = judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target)
             except Unavailable as e:
                 self._skip(target.buffer, str(e))
                 self._report_outside(at, target, e)
@@ -306,7 +308,7 @@ class ValuesWatch(CallWatch):
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
-                if judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target, judgement):
+                if otherwise:
                     self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
                 elif judgement.outcome is not Outcome.RIGHT:
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
@@ -405,12 +407,17 @@ def _with_sources(only: frozenset[int], plans: Mapping[int, LaunchPlan]) -> froz
     return frozenset(found)
 
 
-def _comes_out_otherwise(at: _Launched, target: Target, judgement: Judgement) -> bool:
+def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
     """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
     if all(is_own(n.target) for n in at.plan.nodes if hasattr(n.target, "namespace")):
         return False
-    again = at.replayer.judge(target.node, judgement.eager)
-    return again.outcome is not Outcome.RIGHT or bool(other_bits(again.eager, judgement.eager).any())
+
+    def twice() -> bool:
+        # In one process: what it counts, or draws from a generator of its own, goes on there.
+        one, other = (at.replayer.run(target.node, Arithmetic.EAGER) for _ in range(2))
+        return one.shape != other.shape or one.dtype != other.dtype or bool(other_bits(one, other).any())
+
+    return aside(twice)
 
 
 def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
