@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
+import weakref
 from typing import Any
 
 import pytest
@@ -64,6 +66,20 @@ def test_what_looks_at_bits_is_computed_in_the_programs_dtypes_and_goes_on_in_fl
     value = torch.rand(4)
     exact = replayer({x: value}).run(result, Arithmetic.EXACT)
     assert torch.equal(exact, (value.view(torch.int32) + 1).view(torch.float32).double() * 3)
+
+
+def test_a_run_that_overwrites_copies_keeps_nothing_of_the_program() -> None:
+    """Nothing in a cycle: until Python looks for those, the program's buffers would seem to be leaked."""
+    x, _, copied = graph((aten.mul.Tensor, [0], 2), (aten.copy_.default, [0], [1]))
+    value = torch.rand(4)
+    alive = weakref.ref(value)
+    gc.disable()
+    try:
+        replayer({x: value}, copied).run(copied, Arithmetic.EAGER)
+        del value
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("arithmetic", list(Arithmetic))

@@ -283,11 +283,13 @@ class _Values:
         self._change = change
         self._replayer = replayer
         self._operators = Operators(arithmetic, seed, partial(draw_as_kernels, triton=replayer.triton))
-        self._given: Callable[[Any], Any] = self._operators.given
+        given = self._operators.given
+        self._given: Callable[[Any], Any] = given
         if any(is_users_kernel(n.target) for n in order):
             self._given = self._operators.given_to_users_kernel
         elif any(is_mutable(n) for n in order):
-            self._given = lambda value: self._operators.given(map_tensors(torch.clone, value))
+            # Without `self`: a cycle would keep the program's buffers beyond their call, as leaks of its own.
+            self._given = lambda value: given(map_tensors(torch.clone, value))
         self._values: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:

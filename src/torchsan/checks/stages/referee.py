@@ -221,10 +221,14 @@ def _different(mine: After, theirs: After) -> dict[str, tuple[Any, Any]]:
         if name in theirs.tensors and told.digest != theirs.tensors[name].digest
     }
     for name, value in mine.values.items():
-        other = theirs.values.get(name, value)
-        if type(other) is type(value) and other != value and not (other != other and value != value):
+        if name in theirs.values and not _same(value, other := theirs.values[name]):
             pairs[name] = (value, other)
     return pairs
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two plain values are one; True is not 1, which a tensor of it would be of another dtype."""
+    return (a != a and b != b) or (a == b and isinstance(a, bool) == isinstance(b, bool))
 
 
 def no_exhibit(*_: Any) -> NoReturn:

@@ -40,6 +40,10 @@ def unlike(mine: After, theirs: After) -> list[Difference]:
         elif name.startswith("output") and other.requires_grad != told.requires_grad:
             message = f"{name} {'takes' if other.requires_grad else 'takes no'} gradient, unlike in Python"
             found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
+    for name in mine.tensors:
+        if name.startswith("output") and name not in theirs.tensors and name in theirs.values:
+            message = f"{name} is a tensor, and is {theirs.values[name]!r:.80} in Python"
+            found.append(Difference(name=name, kind=Kind.METADATA_MISMATCH, message=message))
     for output, source in sorted(mine.aliases - theirs.aliases):
         message = f"{output} shares memory with {source}, which it does not in Python"
         found.append(Difference(name=output, kind=Kind.UNDECLARED_ALIAS, message=message))
