@@ -70,20 +70,32 @@ class Replayer:
         self.effects = effects
         self.triton = triton
         self._symbols = symbols
+        self._expected: set[torch.fx.Node] = set()
+        self._found: dict[tuple[torch.fx.Node, Arithmetic, int], Any] = {}
+
+    def expect(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Keep what a run computes of these on its way: they are to be judged, too, those that come first last."""
+        self._expected.update(nodes)
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
 
         With `change`, the run goes on with what that makes of each node's tensor.
         """
+        if change is None and (node, arithmetic, seed) in self._found:
+            return self._found[node, arithmetic, seed]
         order = self.needed(node)
         values = _Values(self, arithmetic, seed, order, change)
+        # What is overwritten further on is no longer what the node gave.
+        kept = self._expected if change is None and not any(map(is_mutable, order)) else ()
         uses: dict[torch.fx.Node, int] = {node: 1}
         for each in order:
             for parent in each.all_input_nodes:
                 uses[parent] = uses.get(parent, 0) + 1
         for each in order:
             values.compute(each)
+            if each in kept:
+                self._found[each, arithmetic, seed] = values.of(each)
             for parent in each.all_input_nodes:
                 uses[parent] -= 1
                 if uses[parent] <= 0:
@@ -95,7 +107,12 @@ class Replayer:
 
         `thorough` also looks for errors that all elements share and that hide below the rounding of each.
         """
-        return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        try:
+            return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        finally:
+            self._expected.discard(node)
+            for key in [k for k in self._found if k[0] is node]:
+                del self._found[key]
 
     def confirms(
         self, found: Again, node: torch.fx.Node, actual: torch.Tensor, changed: Container[torch.fx.Node]

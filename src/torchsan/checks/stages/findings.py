@@ -112,13 +112,15 @@ def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Differenc
     return found
 
 
-def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun, *, double: bool = False) -> list[Difference]:
-    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32.
+def wrong_in_float64(
+    actual: Results, expected: Results, names: Sequence[str], rerun: Rerun, *, double: bool = False
+) -> list[Difference]:
+    """Those of the named results of two float64 runs that constants rounded to float32 do not explain.
 
     `double` tells that the program computes in float64 itself.
     """
     found = []
-    for name in apart_in_float64(actual, expected, double=double):
+    for name in names:
         a, e = pair(actual, expected, name)
         assert a is not None
         assert e is not None

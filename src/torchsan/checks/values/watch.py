@@ -290,7 +290,9 @@ class ValuesWatch(CallWatch):
         wrong: list[Wrong] = []
         for buffer, reason in at.plan.unchecked:
             self._skip(buffer, reason)
-        for target in at.plan.targets:
+        at.replayer.expect(target.node for target in at.plan.targets)
+        # Backwards: what a result is computed from comes with it.
+        for target in reversed(at.plan.targets):
             actual = _result(at.values[target.variable], target)
             if actual is None:
                 continue
@@ -314,7 +316,7 @@ class ValuesWatch(CallWatch):
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
                 elif not actual.is_floating_point() and not at.start.suspect:
                     self._report_flip(at, target, actual != judgement.eager)
-        return wrong
+        return wrong[::-1]
 
     def _report_outside(self, at: _Launched, target: Target, why: Unavailable) -> None:
         """Report a read outside of all tensors by a user's kernel: its source, run on copies, does it.
