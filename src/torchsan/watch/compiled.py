@@ -109,7 +109,7 @@ class Programs:
             results=compile_.results,
         )
         self._writer.graph(record)
-        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
+        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs, compile_.called)})
         for step in model.opaque():
             where = f"graph {record.label}, wrapper line {step.line}"
             not_checked(self._writer, where, f"statement not understood, not observed: {step.text:.120}")
