@@ -39,11 +39,12 @@ class Scaled(torch.nn.Module):
 
 
 def test_parameters_arguments_and_gradients_of_a_compile_have_names() -> None:
-    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from functorch.compile import make_boxed_func
+    from torch._functorch.aot_autograd import aot_module_simplified
 
     names, found = InputNames(), []
 
-    def compiler(gm: torch.fx.GraphModule, _inputs: Any) -> Any:
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         found.append(dict(names.of(TracingContext.try_get(), gm)))
         return make_boxed_func(gm.forward)
 

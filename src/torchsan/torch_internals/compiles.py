@@ -84,6 +84,7 @@ def observe_compiles(
     from_cache: Callable[[], None],
     *,
     cached: Callable[[CachedCode], None] | None = None,
+    saved: Callable[[str, Path], None] | None = None,
     forget: bool = True,
 ) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
@@ -92,10 +93,11 @@ def observe_compiles(
     A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
     With `forget`, functions compiled before are compiled anew inside, and again after it. A graph that is in a cache is
-    compiled anew as well; `cached` is told of it, and what the cache has is what runs. May be entered before torch is
-    imported, and does not import it.
+    compiled anew as well; `cached` is told of it, and what the cache has is what runs; `saved` is told of the key and
+    the folder of what is in the cache from now on. May be entered before torch is imported, and does not import it.
     """
-    caches = CachedCompiles(cached or (lambda _found: None), failed, from_cache)
+    nobody: Callable[..., None] = lambda *_: None  # noqa: E731  # shorter than a function
+    caches = CachedCompiles(cached or nobody, failed, from_cache, saved or nobody)
     names = InputNames()
 
     def compile_(original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
