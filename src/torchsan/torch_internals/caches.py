@@ -106,9 +106,14 @@ class CachedCompiles:
         found: Callable[[CachedCode], None],
         failed: Callable[[Exception], None],
         from_cache: Callable[[], None],
+        saved: Callable[[str, Path], None],
     ) -> None:
-        """`found` is told of what a cache has; `from_cache` if cached code is loaded in any other way."""
+        """`found` is told of what a cache has; `from_cache` if cached code is loaded in any other way.
+
+        `saved` is told of the key and the folder under which the FX graph cache has what was compiled just now.
+        """
         self._found = found
+        self._saved = saved
         self._failed = failed
         self._from_cache = from_cache
         self._thread = threading.local()
@@ -196,6 +201,7 @@ class CachedCompiles:
             with self._looking() as loaded:
                 given = original(gm, *args, **dict(kwargs))
             if not any(given is graph for graph in loaded):
+                self._tell_saved(given)
                 return given  # It was compiled just now.
             cached, cache, key = given, "FX graph cache", str(getattr(given, "_fx_graph_cache_key", "") or "")
             folder = _fx_folder(key)
@@ -230,6 +236,14 @@ class CachedCompiles:
             strides[:] = before
         cached.current_callable = found
         return cached
+
+    def _tell_saved(self, compiled: Any) -> None:
+        key = getattr(compiled, "_fx_graph_cache_key", None)
+        if key:
+            try:
+                self._saved(str(key), _fx_folder(str(key)))
+            except Exception as e:  # noqa: BLE001  # as above
+                self._failed(e)
 
 
 def _tracing_context() -> Any:

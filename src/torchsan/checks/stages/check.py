@@ -85,11 +85,13 @@ class StagesCheck(Observer):
         return compile_observed(CompileStages(backend), gm, compile_, self._built, self._failed)
 
     def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.stages.artifacts import keep_stage_graphs
         from torchsan.checks.stages.launch_order import launch_order
         from torchsan.torch_internals.compile_stages import current_stages
 
         ladder = current_stages()
         if ladder is not None:
+            keep_stage_graphs(self._writer, ladder, program)
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
             names = {node: kernel.name for kernel in program.record.kernels for node in kernel.nodes}
             self._kernels[program.ref] = names

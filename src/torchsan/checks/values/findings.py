@@ -76,8 +76,16 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
     bad = other_bits(unsteady.first, unsteady.second)
     evidence = evidence_at(bad, {"first": unsteady.first, "second": unsteady.second})
     evidence |= {"eager_repeats": unsteady.eager, "rounding_explains": unsteady.rounding}
-    explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
-    repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
+    explained = {
+        True: "both are right within rounding",
+        False: "rounding does not explain both",
+        None: "whether both are right within rounding cannot be told",
+    }
+    repeats = {
+        True: "eager gives the same result twice",
+        False: "eager gives other results each time, too",
+        None: "whether eager gives the same result twice was not tried",
+    }
     evidence["text"] = [
         f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
@@ -170,7 +178,7 @@ def findings_for(
         suspects = (nodes[w.target] - cleared) | {w.target.node}
         if w.judgement.coherent is not None:
             suspects = set(w.judgement.coherent.nodes)
-        evidence = _evidence(w, _in_order(nodes[w.target]), through)
+        evidence = _evidence(w, _in_order(nodes[w.target]), through, program.called)
         kind, severity = _KINDS[w.judgement.outcome]
         message = _message(w, launch, evidence)
         stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
@@ -191,7 +199,9 @@ def _finding(
     return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
-def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
+def _evidence(
+    wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...], called: Mapping[str, str]
+) -> dict[str, Any]:
     evidence = evidence_of(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
@@ -204,7 +214,7 @@ def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, .
         evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
     if judgement.explained is not None:
         evidence["explained"] = str(judgement.explained)
-    evidence["text"] = list(_text(evidence))
+    evidence["text"] = list(_text(evidence, called))
     return evidence
 
 
@@ -309,19 +319,19 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
-def _text(evidence: dict[str, Any]) -> Iterator[str]:
+def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
     yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
     yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
-        f"{i['name']}{i['at']} {_short(i['value'])}"
+        f"{called.get(i['name'], i['name'])}{i['at']} = {_short(i['value'])}"
         if "at" in i
-        else f"{i['name']} in {_short(i['range'][0])}…{_short(i['range'][1])}"
+        else f"{called.get(i['name'], i['name'])} between {_short(i['range'][0])} and {_short(i['range'][1])}"
         for i in evidence["inputs"]
     ]
     if inputs:
-        yield f"from {', '.join(inputs)}"
+        yield f"computed from {', '.join(inputs)}"
     if evidence["filled"]:
         filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
         yield f"seen when torchsan launched the kernel once more, with {filled}"
