@@ -214,15 +214,22 @@ class Sampler:
         """The share of the time that was spent so far."""
         return self.spent / max(self._clock() - self._began, 1e-9)
 
-    def figures(self) -> dict[str, float | int]:
-        """What it came to so far, in numbers: seconds spent, the share of the time, launches looked at, the seed."""
-        looks = sum(sampled.looks for sampled in self.results())
+    def figures(self) -> dict[str, float | int | None]:
+        """What it came to so far, in numbers: seconds spent, the share of the time, launches looked at, the seed.
+
+        `every` is the number of calls between two looks at a launch, in the program where it is largest.
+        """
+        results = list(self.results())
+        looks = sum(sampled.looks for sampled in results)
+        between = [sampled.every for sampled in results]
+        every = max((e for e in between if e is not None), default=None) if None not in between else None
         return {
             "budget": self.share,
             "share": self.cost,
             "seconds": self.spent,
             "extra_seconds": self.extra,
             "looks": looks,
+            "every": every,
             "seed": self.seed,
         }
 

@@ -47,6 +47,7 @@ class ValuesCheck(Observer):
         self._plans: dict[int, dict[int, LaunchPlan]] = {}
         self._functions: dict[int, dict[str, FunctionInputs]] = {}
         self._usual: dict[int, Usual] = {}
+        self._called = 0
         self._times: Counter[Hashable] = Counter()
         self._requests = Requests(collector.recorder)
 
@@ -120,8 +121,12 @@ class ValuesCheck(Observer):
         return self.sampler.quiet(id(program))
 
     def called(self, program: CompiledProgram, calls: int) -> None:
-        if self.sampler is not None:
-            self.sampler.called(id(program), calls)
+        if self.sampler is None:
+            return
+        self.sampler.called(id(program), calls)
+        before, self._called = self._called, self._called + calls
+        if before.bit_length() < self._called.bit_length():  # Now and then, for whoever follows, or after a kill.
+            self._collector.recorder.event("sampling", self.sampler.figures())
 
     def close(self) -> None:
         if self.sampler is None:
