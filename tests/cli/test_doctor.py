@@ -94,7 +94,7 @@ def test_a_machine_whose_matmul_dies_is_told_the_remedy(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("tried", "status", "said"),
     [
-        (None, 0, "not tried with this PyTorch"),
+        (None, 0, "not tried yet with this PyTorch"),
         (Tried(unfinished=1), 0, "torchsan doctor --canary"),
         (Tried(), 0, "canary values   finds its planted fault, and nothing in the clean twin"),
         (Tried(failures={"memory": "it misses"}), 4, "it misses. It is off, and runs that ask for it are incomplete"),

@@ -172,7 +172,7 @@ def _seams() -> Iterator[Examined]:
 def _canary(tried: Tried | None) -> Iterator[Examined]:
     """What came of trying the checks."""
     if tried is None or tried.unfinished:
-        found = "not tried with this PyTorch on this processor whether each check finds what it should"
+        found = "the checks were not tried yet with this PyTorch on this processor"
         yield Examined(what="canary", found=found, remedy="torchsan doctor --canary (half a minute)")
         return
     for check in PLANTED:

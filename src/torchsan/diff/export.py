@@ -75,11 +75,11 @@ def _picture(diff: Diff) -> str:
             f'width="{max(1.0, step - 1):.1f}" height="{_HEIGHT * share:.1f}"><title>{name}</title></rect>'
         )
     return (
-        "<figure><figcaption><b>Where the runs part</b><span>Each bar is a value that differs, in the order of the "
-        "program; its height is the difference beside the size of the value, from 1e-16 to 1. Red is more than "
+        "<figure><figcaption><b>Where the runs begin to differ</b><span>Each bar is a value that differs, in the order "
+        "of the program; its height is the difference beside the size of the value, from 1e-16 to 1. Red is more than "
         "rounding, and than what it was computed from, explain; blue follows from what came before; green is "
         "rounding.</span>"
-        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Where the runs part">'
+        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Where the runs begin to differ">'
         f"{''.join(bars)}</svg></figure>"
     )
 
