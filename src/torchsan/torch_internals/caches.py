@@ -1,7 +1,7 @@
 """What a compile cache gives the program, beside what a fresh compile gives: both are there, and the first one runs.
 
-The FX graph cache and the AOTAutograd cache are read as the program reads them, and the FX graph cache is written as
-usual: no generated source holds anything of torchsan's.
+The FX graph cache and the AOTAutograd cache are read as the program reads them, and written as usual: no generated
+source holds anything of torchsan's.
 """
 
 from __future__ import annotations
@@ -155,13 +155,18 @@ class CachedCompiles:
         return made
 
     def _try_load(self, original: Any, mod: Any, args: Any, config: Any, extra: Any, *rest: Any, **named: Any) -> Any:
-        """Look what is there, remember it, and say that there is nothing: the graph is compiled anew, too."""
+        """Look what is there, remember it, and say that there is nothing: the graph is compiled anew, too.
+
+        If there is nothing, what is compiled is saved as usual: the next compile of this very process may find it.
+        """
         with self._looking() as graphs:
             answer = original(mod, args, config, extra, *rest, **named)
         has_config = isinstance(answer, tuple)  # Since 2.13: what it takes to save comes in a copy of the config.
         compiled = answer[0] if has_config else answer
+        if compiled is None:
+            return answer
         context = _tracing_context()
-        if compiled is not None and context is not None:
+        if context is not None:
             try:
                 from torch._functorch._aot_autograd import autograd_cache
 

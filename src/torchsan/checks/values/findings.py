@@ -60,6 +60,8 @@ class Unsteady:
     second: torch.Tensor
     eager: bool | None
     rounding: bool | None
+    hardware: Mapping[str, Any] | None = None
+    """Where it was computed, if it came out otherwise once and the same every other time."""
 
     @property
     def severity(self) -> Severity:
@@ -91,6 +93,11 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
+    where = ""
+    if unsteady.hardware is not None:
+        evidence["hardware"] = dict(unsteady.hardware)
+        where = f", once in {unsteady.hardware['launches']} launches on {unsteady.hardware['host']}"
+        evidence["text"].append(_machine(unsteady.hardware))
     return _finding(
         program,
         launch,
@@ -100,8 +107,16 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         stage=Stage.KERNEL,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
-        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}{where}",
     )
+
+
+def _machine(hardware: Mapping[str, Any]) -> str:
+    """Where something was computed that may be a fault of the machine, in words."""
+    parts = [f"host {hardware['host']}", str(hardware["cpu"])]
+    parts += [f"core {hardware['core']}"] if hardware["core"] is not None else []
+    parts += [f"device {hardware['device']}"] if "device" in hardware else []
+    return f"a race, or a fault of the machine: {', '.join(parts)}"
 
 
 def outside_finding(
