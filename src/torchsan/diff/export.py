@@ -1,4 +1,4 @@
-"""A comparison for programs, as JSON, and as a web page that runs nothing."""
+"""A comparison for programs, as JSON, and as a web page of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.diff.result import Diff, Judged, Run
-from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
+from torchsan.diff.text import Row, apart, firsts, given_text, rows, verdict_text, where
 from torchsan.records import encode
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import count
@@ -104,7 +104,7 @@ def _first(diff: Diff) -> list[str]:
     if diff.first is None:
         return []
     value = diff.first
-    evidence = [*value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
+    evidence = [*given_text(value), *value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
     source = "\n".join(f"{s.file}:{s.line}\n    {s.code}" for s in value.source)
     return [section(f"First difference: {where(value)}", code(source) if source else "", items(evidence))]
 
