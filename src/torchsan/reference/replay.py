@@ -343,7 +343,7 @@ class _Values:
             case "call_function":
                 return self._call(node)
             case "placeholder":
-                raise Unavailable(f"it depends on {node.name}, which the kernel does not read")
+                raise Unavailable(f"it cannot be computed again: it needs {node.name}, which the kernel was not given")
             case _:
                 raise Unavailable(f"{node.op} {node.target} cannot be replayed")
 
