@@ -44,10 +44,16 @@ _REACHES_OUT = (
 
 
 _forking = False
+_inside = False
 
 
 class Refused(BaseException):
     """The program was about to reach out of the child. No `except Exception` of the program's takes it."""
+
+
+def inside() -> bool:
+    """Whether this process is such a child."""
+    return _inside
 
 
 def obstacle() -> str | None:
@@ -146,6 +152,8 @@ def _serve(function: Callable[[socket.socket], None], end: socket.socket, number
 
 
 def _isolate(keep: int, numbers: Any) -> None:
+    global _inside
+    _inside = True
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         with suppress(ValueError):  # A thread that is not the main one, even here.
             signal.signal(name, signal.SIG_DFL)

@@ -44,6 +44,13 @@ def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]
     return symbols
 
 
+def has_symbols(value: Any) -> bool:
+    """Whether a value is a symbolic number, or a tensor one of whose sizes, strides or offset is."""
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(n, int) for n in (*value.shape, *value.stride(), value.storage_offset()))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
 def symbol_value(value: Any, symbols: Mapping[Any, Any]) -> Any:
     """The value of a symbolic number, or None if it depends on something unknown, such as data."""
     if isinstance(value, int | float | bool):

@@ -310,6 +310,20 @@ def is_own(overload: Any) -> bool:
     return overload.namespace in _OWN
 
 
+def is_pytorchs(target: Any) -> bool:
+    """Whether an operator or a function is PyTorch's own, or Python's."""
+    name = getattr(target, "_qualified_op_name", None) or getattr(target, "_qualname", None)  # of all its overloads
+    if name is not None or hasattr(target, "_schema"):
+        return (target.namespace if name is None else str(name).partition("::")[0]) in _OWN
+    owner = getattr(target, "__self__", None)
+    method = owner if isinstance(owner, type) else target  # `apply` of a function with a backward of its own
+    module = getattr(method, "__module__", None) or type(target).__module__
+    return str(module).partition(".")[0] in _PYTHONS
+
+
+_PYTHONS = frozenset("torch _operator operator builtins math itertools functools triton torchsan".split())
+
+
 def is_composite(overload: Any) -> bool:
     """Whether an operator is nothing but calls of other operators, which autograd takes apart."""
     import torch
