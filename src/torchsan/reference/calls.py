@@ -157,6 +157,11 @@ class Inputs:
         """Whether the copies of this input are its own."""
         return i in self._owned
 
+    def held(self, i: int) -> torch.Tensor | None:
+        """The program's own tensor, where it is held, not copied."""
+        arg = self._args[i]
+        return arg if i not in self._owned and isinstance(arg, torch.Tensor) else None
+
     def _view(self, i: int, arg: torch.Tensor, storages: dict[int, torch.Tensor], wide: bool) -> torch.Tensor:
         base = self._bases[i]
         if arg.dtype != base.dtype:
@@ -284,6 +289,7 @@ class RepeatableCall:
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():
             self.inputs = Inputs(args, mutated)
+            self.looks = fingerprint(args)
         self.names = names
 
     def run(
@@ -338,6 +344,13 @@ class RepeatableCall:
         tensors |= {name: arg.detach() for name, arg in self._left_behind(args)}
         others = {n: v for n, v in named.items() if not isinstance(v, torch.Tensor)}
         return Results(tensors=tensors, others=others, aliases=frozenset(aliases))
+
+    def held_gradients(self, results: Results) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The parameters that are held, not copied, and their gradients among the results of a run."""
+        for i, name in enumerate(self.names):
+            held, gradient = self.inputs.held(i), results.tensors.get(f"gradient of {name}")
+            if held is not None and gradient is not None:
+                yield held, gradient
 
     def differentiable(self, outputs: Any, args: Sequence[Any]) -> dict[str, torch.Tensor]:
         """The tensors that gradients may flow into: outputs, and inputs that were written."""

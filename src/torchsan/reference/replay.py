@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,32 +70,55 @@ class Replayer:
         self.effects = effects
         self.triton = triton
         self._symbols = symbols
+        self._expected: set[torch.fx.Node] = set()
+        self._found: dict[tuple[torch.fx.Node, Arithmetic, int], Any] = {}
+
+    def expect(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Keep what a run computes of these on its way: they are to be judged, too, those that come first last."""
+        self._expected.update(nodes)
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
 
         With `change`, the run goes on with what that makes of each node's tensor.
         """
-        order = self.needed(node)
+        if change is None and (node, arithmetic, seed) in self._found:
+            return self._found[node, arithmetic, seed]
+        return self.run_all((node,), arithmetic, seed, change)[0]
+
+    def run_all(
+        self, nodes: Sequence[torch.fx.Node], arithmetic: Arithmetic, seed: int = 0, change: Change | None = None
+    ) -> list[Any]:
+        """Return the values of several nodes, computed in one run. Raise Unavailable as `run` does."""
+        order = needed((*nodes, *self.effects), self.known)
         values = _Values(self, arithmetic, seed, order, change)
-        uses: dict[torch.fx.Node, int] = {node: 1}
+        # What is overwritten further on is no longer what the node gave.
+        kept = self._expected if change is None and not any(map(is_mutable, order)) else ()
+        uses: dict[torch.fx.Node, int] = dict.fromkeys(nodes, 1)
         for each in order:
             for parent in each.all_input_nodes:
                 uses[parent] = uses.get(parent, 0) + 1
         for each in order:
             values.compute(each)
+            if each in kept:
+                self._found[each, arithmetic, seed] = values.of(each)
             for parent in each.all_input_nodes:
                 uses[parent] -= 1
                 if uses[parent] <= 0:
                     values.forget(parent)
-        return values.of(node)
+        return [values.of(node) for node in nodes]
 
     def judge(self, node: torch.fx.Node, actual: torch.Tensor, *, thorough: bool = False) -> Judgement:
         """Judge what a compiled program has for the node. Raise what `run` and `settle` do.
 
         `thorough` also looks for errors that all elements share and that hide below the rounding of each.
         """
-        return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        try:
+            return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        finally:
+            self._expected.discard(node)
+            for key in [k for k in self._found if k[0] is node]:
+                del self._found[key]
 
     def confirms(
         self, found: Again, node: torch.fx.Node, actual: torch.Tensor, changed: Container[torch.fx.Node]
@@ -283,11 +306,13 @@ class _Values:
         self._change = change
         self._replayer = replayer
         self._operators = Operators(arithmetic, seed, partial(draw_as_kernels, triton=replayer.triton))
-        self._given: Callable[[Any], Any] = self._operators.given
+        given = self._operators.given
+        self._given: Callable[[Any], Any] = given
         if any(is_users_kernel(n.target) for n in order):
             self._given = self._operators.given_to_users_kernel
         elif any(is_mutable(n) for n in order):
-            self._given = lambda value: self._operators.given(map_tensors(torch.clone, value))
+            # Without `self`: a cycle would keep the program's buffers beyond their call, as leaks of its own.
+            self._given = lambda value: given(map_tensors(torch.clone, value))
         self._values: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:

@@ -60,6 +60,8 @@ class Unsteady:
     second: torch.Tensor
     eager: bool | None
     rounding: bool | None
+    hardware: Mapping[str, Any] | None = None
+    """Where it was computed, if it came out otherwise once and the same every other time."""
 
     @property
     def severity(self) -> Severity:
@@ -76,13 +78,26 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
     bad = other_bits(unsteady.first, unsteady.second)
     evidence = evidence_at(bad, {"first": unsteady.first, "second": unsteady.second})
     evidence |= {"eager_repeats": unsteady.eager, "rounding_explains": unsteady.rounding}
-    explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
-    repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
+    explained = {
+        True: "both are right within rounding",
+        False: "rounding does not explain both",
+        None: "whether both are right within rounding cannot be told",
+    }
+    repeats = {
+        True: "eager gives the same result twice",
+        False: "eager gives other results each time, too",
+        None: "whether eager gives the same result twice was not tried",
+    }
     evidence["text"] = [
         f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
+    where = ""
+    if unsteady.hardware is not None:
+        evidence["hardware"] = dict(unsteady.hardware)
+        where = f", once in {unsteady.hardware['launches']} launches on {unsteady.hardware['host']}"
+        evidence["text"].append(_machine(unsteady.hardware))
     return _finding(
         program,
         launch,
@@ -92,8 +107,16 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         stage=Stage.KERNEL,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
-        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}{where}",
     )
+
+
+def _machine(hardware: Mapping[str, Any]) -> str:
+    """Where something was computed that may be a fault of the machine, in words."""
+    parts = [f"host {hardware['host']}", str(hardware["cpu"])]
+    parts += [f"core {hardware['core']}"] if hardware["core"] is not None else []
+    parts += [f"device {hardware['device']}"] if "device" in hardware else []
+    return f"a race, or a fault of the machine: {', '.join(parts)}"
 
 
 def outside_finding(
@@ -170,7 +193,7 @@ def findings_for(
         suspects = (nodes[w.target] - cleared) | {w.target.node}
         if w.judgement.coherent is not None:
             suspects = set(w.judgement.coherent.nodes)
-        evidence = _evidence(w, _in_order(nodes[w.target]), through)
+        evidence = _evidence(w, _in_order(nodes[w.target]), through, program.called)
         kind, severity = _KINDS[w.judgement.outcome]
         message = _message(w, launch, evidence)
         stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
@@ -191,7 +214,9 @@ def _finding(
     return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
-def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
+def _evidence(
+    wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...], called: Mapping[str, str]
+) -> dict[str, Any]:
     evidence = evidence_of(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
@@ -204,7 +229,7 @@ def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, .
         evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
     if judgement.explained is not None:
         evidence["explained"] = str(judgement.explained)
-    evidence["text"] = list(_text(evidence))
+    evidence["text"] = list(_text(evidence, called))
     return evidence
 
 
@@ -309,19 +334,19 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
-def _text(evidence: dict[str, Any]) -> Iterator[str]:
+def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
     yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
     yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
-        f"{i['name']}{i['at']} {_short(i['value'])}"
+        f"{called.get(i['name'], i['name'])}{i['at']} = {_short(i['value'])}"
         if "at" in i
-        else f"{i['name']} in {_short(i['range'][0])}…{_short(i['range'][1])}"
+        else f"{called.get(i['name'], i['name'])} between {_short(i['range'][0])} and {_short(i['range'][1])}"
         for i in evidence["inputs"]
     ]
     if inputs:
-        yield f"from {', '.join(inputs)}"
+        yield f"computed from {', '.join(inputs)}"
     if evidence["filled"]:
         filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
         yield f"seen when torchsan launched the kernel once more, with {filled}"
