@@ -14,9 +14,9 @@ PROGRESS := sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected) (
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # Real bugs, planted faults, healthy programs, the grammar of wrappers and the table of seams.
 SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
-	tests/programs/test_memory.py tests/programs/test_drift.py
+	tests/programs/test_memory.py tests/programs/test_drift.py tests/programs/test_newer_releases.py
 
-.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house goldens bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four 
 
 release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
 	@$(BIN)/python tools/release_check.py
+
+found-bugs: $(STAMP)  ## which PyTorch has which bug, into docs/found-bugs.md; of one: TORCH=2.15.0
+	@$(BIN)/python -m tools.found_bugs $(TORCH) && echo "== wrote docs/found-bugs.md"
 
 goldens: $(STAMP)  ## the programs that each PyTorch generates, into tests/data/wrappers
 	@for torch in $$($(BIN)/python -c 'from tools.torch_env import MATRIX; print(*MATRIX)'); do \
