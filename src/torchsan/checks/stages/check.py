@@ -66,6 +66,7 @@ class StagesCheck(Observer):
                 explained=lambda: sum(
                     f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
                 ),
+                flip=lambda: next((f for f in reversed(self._writer.findings) if "flip" in f.evidence), None),
             )
         return self._referee.watcher(fn, compiled)
 

@@ -33,10 +33,15 @@ _MOST_PENDING = 4
 _WHAT = "the compiled function does not do what its Python does"
 
 Report = Callable[[Finding], None]
+Known = tuple[int, Finding | None]
+"""How many errors other stages have, and the last note of a choice that rounding decides."""
 
 
 class CaptureReferee:
-    """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now."""
+    """Makes a watch for each compiled function.
+
+    `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
+    """
 
     def __init__(
         self,
@@ -45,13 +50,19 @@ class CaptureReferee:
         report: Report,
         skipped: Callable[[str, str], None],
         explained: Callable[[], int],
+        flip: Callable[[], Finding | None],
     ) -> None:
         self.calls = calls
         self.pace = pace
         self.report = report
         self.skipped = skipped
-        self.explained = explained
+        self._explained = explained
+        self._flip = flip
         self._pending: list[weakref.ref[Twin]] = []
+
+    def known(self) -> Known:
+        """What is known by now."""
+        return self._explained(), self._flip()
 
     def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
         """Look at the calls of one function."""
@@ -111,14 +122,14 @@ class FunctionWatch:
         if begun is None:
             return self._compiled(*args, **kwargs)
         call, twin = begun
-        errors = self._referee.explained()
+        known = self._referee.known()
         try:
             result = self._compiled(*args, **kwargs)
         except BaseException:
             twin.close()
             raise
         try:
-            self._judge(call, twin, result, errors)
+            self._judge(call, twin, result, known)
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -143,7 +154,7 @@ class FunctionWatch:
             self._skip(f"it was not run beside the compiled call: {type(e).__name__}: {e}".splitlines()[0][:200])
             return None
 
-    def _judge(self, call: Call, twin: Twin, result: Any, errors: int) -> None:
+    def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
         with undisturbed():
             mine, _ = call.after(result, lambda _name, _t: True)
             theirs = twin.after()
@@ -154,17 +165,17 @@ class FunctionWatch:
                 differences += apart(_different(mine, theirs), answers, {d.name for d in differences})
         if not comparable:
             self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
-        if self._found(differences, errors) or not comparable or call.region is None:
+        if self._found(differences, known) or not comparable or call.region is None:
             twin.close()
             return
-        self._follow(call, twin, returned(result).tensors, errors)
+        self._follow(call, twin, returned(result).tensors, known)
 
-    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], errors: int) -> None:
+    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], known: Known) -> None:
         assert call.region is not None
         if backward_is_traced():
             twin.close()
             return
-        pending = partial(self._gradients, twin, errors)
+        pending = partial(self._gradients, twin, known)
         self._referee.pend(twin)
         reason = call.region.follow(outputs, pending)
         call.region.forget()
@@ -174,7 +185,7 @@ class FunctionWatch:
     def _gradients(
         self,
         twin: Twin,
-        errors: int,
+        known: Known,
         cotangents: dict[str, torch.Tensor],
         gradients: dict[str, torch.Tensor],
         partial_: set[str],
@@ -191,7 +202,7 @@ class FunctionWatch:
                         pairs[name] = (zeros if g is None else g, zeros if e is None else e)
                 answers = Answers(twin, (cotangents, autocast), None)
                 differences = apart(pairs, answers, set(), "gradient of ")
-            self._found(differences, errors)
+            self._found(differences, known)
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -202,14 +213,24 @@ class FunctionWatch:
         finally:
             twin.close()
 
-    def _found(self, differences: list[Difference], errors: int) -> bool:
-        """Report, once for a function, unless a later stage has an error that explains it."""
+    def _found(self, differences: list[Difference], known: Known) -> bool:
+        """Report, once for a function, unless a later stage has an error that explains it.
+
+        Where a kernel was seen to decide otherwise than eager, it is that kernel: the Python decides as eager does,
+        however its numbers are rounded, since each of them is rounded once and then is what everybody reads.
+        """
         if not differences:
             return False
         self._done = True
-        if self._referee.explained() == errors:
-            fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": source_of(self._fn)}
-            self._referee.report(difference_finding(f"{_WHAT}, in {self._name}", differences, **fields))
+        errors, flip = self._referee.known()
+        if errors != known[0]:
+            return True
+        fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": source_of(self._fn)}
+        what = f"{_WHAT}, in {self._name}"
+        if flip is not None and flip is not known[1]:
+            fields = {name: getattr(flip, name) for name in ("stage", "graph", "kernel", "nodes", "ops", "source")}
+            what = f"{what}, where {flip.evidence['flip']['node']} goes another way"
+        self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, **fields))
         return True
 
 
