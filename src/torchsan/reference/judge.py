@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchsan.reference.arithmetic import Arithmetic, Unavailable, explanations
+from torchsan.reference.arithmetic import TEXTBOOK_RUNS, Arithmetic, Unavailable, explanations
 from torchsan.reference.coherence import Coherent
 from torchsan.reference.distances import NEAR_ULPS, as_double, away, has_ulp, is_half, near, same, scale
 
@@ -426,20 +426,23 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
 
     Contiguous operands first: an operator that computes something else for other strides is wrong in eager.
     """
-    bad, centre, _ = judgement.outside
-    a, error = as_double(actual), (as_double(actual) - centre).abs()
-    if not bool(torch.isfinite(error[bad]).all()):
+    bad, *others = judgement.outside
+    a, centre, width = (t[bad] for t in (as_double(actual), *others))
+    # Each by what rounding explains of it: of numbers of all sizes, the large ones are not all that matters.
+    error = (a - centre).abs() / width
+    if not bool(torch.isfinite(error).all()):
         return None  # Where there is no number, or should be none, precision is not the question.
-    for arithmetic in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype)):
+    single = [(Arithmetic.TEXTBOOK, seed) for seed in range(1, TEXTBOOK_RUNS)]
+    for arithmetic, seed in [*((a, 0) for a in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype))), *single]:
         try:
-            other = run(arithmetic, 0)
+            other = run(arithmetic, seed)
         except (Unavailable, RuntimeError, NotImplementedError, TypeError, IndexError):
             continue  # An index that is computed from rounded numbers may be none.
         if not _fits(other, judgement.eager):
             continue
-        left = torch.where(same(a, as_double(other)), 0.0, (a - as_double(other)).abs())
+        left = (a - as_double(other[bad])).abs() / width
         # Not a number compares as false, and so explains nothing.
-        if float(left.norm()) <= _EXPLAINED * float(error[torch.isfinite(error)].norm()):
+        if float(left.norm()) <= _EXPLAINED * float(error.norm()):
             return arithmetic
     return None
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from torchsan.checks.stages.capture import source_of
-from torchsan.checks.stages.findings import Difference, difference_finding
+from torchsan.checks.stages.findings import Difference, because_of, difference_finding
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
 from torchsan.options import Calls
@@ -214,11 +214,7 @@ class FunctionWatch:
             twin.close()
 
     def _found(self, differences: list[Difference], known: Known) -> bool:
-        """Report, once for a function, unless a later stage has an error that explains it.
-
-        Where a kernel was seen to decide otherwise than eager, it is that kernel: the Python decides as eager does,
-        however its numbers are rounded, since each of them is rounded once and then is what everybody reads.
-        """
+        """Report, once for a function, unless a later stage has an error that explains it."""
         if not differences:
             return False
         self._done = True
@@ -228,8 +224,7 @@ class FunctionWatch:
         fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": source_of(self._fn)}
         what = f"{_WHAT}, in {self._name}"
         if flip is not None and flip is not known[1]:
-            fields = {name: getattr(flip, name) for name in ("stage", "graph", "kernel", "nodes", "ops", "source")}
-            what = f"{what}, where {flip.evidence['flip']['node']} goes another way"
+            what, fields = because_of(flip, what)
         self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, **fields))
         return True
 
