@@ -15,7 +15,7 @@ def near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
         return equal
     info = torch.finfo(actual.dtype)
     ulps = 1.5 if is_half(actual.dtype) else NEAR_ULPS
-    a, e = _compute(actual), _compute(eager)
+    a, e = comparable(actual), comparable(eager)
     distance = (a - e).abs()
     return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | equal
 
@@ -42,7 +42,7 @@ def has_ulp(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _compute(t: torch.Tensor) -> torch.Tensor:
+def comparable(t: torch.Tensor) -> torch.Tensor:
     """In a type that arithmetic is implemented for."""
     if t.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
         return t
@@ -58,5 +58,5 @@ def same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Equal, or both NaN."""
     if not has_ulp(a.dtype):
         return a == b
-    a, b = _compute(a), _compute(b)
+    a, b = comparable(a), comparable(b)
     return (a == b) | (torch.isnan(a) & torch.isnan(b))

@@ -34,6 +34,8 @@ class CompiledProgram:
     """The generated module's namespace, which holds the graph's constants."""
     results: int | None = None
     """How many of the returned values the user gets; the rest are saved for backward. None if that is not known."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What the user calls the inputs, by their names in the graph, where that is known."""
 
     @property
     def ref(self) -> GraphRef:
@@ -65,6 +67,9 @@ class CallWatch:
     The tensors passed in are the program's own: look, copy, never keep or change. `function` is `call` or the subgraph
     that runs.
     """
+
+    only: frozenset[int] | None = None
+    """The launches that it wants to see; None for all."""
 
     def enter(self, function: str, inputs: Values) -> None:
         """The function was called with these inputs."""
@@ -108,6 +113,8 @@ class Observer:
     """Looks at compiled programs. One object for a whole session, used from any thread."""
 
     name = "observer"
+    by_sizes: bool = True
+    """Whether it wants to see calls of each set of sizes, and not just calls."""
 
     def attached(self) -> AbstractContextManager[None]:
         """What else it needs to see: entered when the session opens, left when it closes."""
