@@ -21,7 +21,7 @@ from benchmarks.runner import run
 
 BENCHMARKS = (
     *("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "kernels", "store", "summarize"),
-    *("startup", "unchecked", "default_run"),
+    *("startup", "unchecked", "default_run", "always_on", "fleet"),
 )
 
 

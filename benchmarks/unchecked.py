@@ -8,25 +8,19 @@ step.
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import nn
 
-import torchsan
+from benchmarks.beside import Step, Worker
 from benchmarks.row import Kind, Record, Row
 
 __all__ = ["REPETITIONS", "measure"]
 
 REPETITIONS = 3
-
-Step = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +37,11 @@ class _Workload:
 
 def measure(quick: bool) -> Iterator[Record]:
     """Measure each workload plainly and in a session, in turns."""
-    for name, workload in WORKLOADS.items():
-        with _Process(name, sanitized=False) as plain, _Process(name, sanitized=True) as sanitized:
+    for workload in WORKLOADS:
+        make, warm, block = workload.make, workload.warm, workload.block
+        with Worker(make, warm, None) as plain, Worker(make, warm, {}) as sanitized:
             rounds = 4 if quick else 12
-            times = [(plain.block(), sanitized.block()) for _ in range(rounds)]
+            times = [[sum(w.block(block).processor) for w in (plain, sanitized)] for _ in range(rounds)]
         theirs, ours = (min(column) / workload.block * 1000 for column in zip(*times, strict=True))
         yield Row(
             what=workload.what,
@@ -58,58 +53,6 @@ def measure(quick: bool) -> Iterator[Record]:
             goal=workload.goal,
             reason=workload.reason,
         )
-
-
-class _Process:
-    """A process with a workload, warmed up."""
-
-    def __init__(self, name: str, *, sanitized: bool) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ask, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(name, sanitized, theirs))
-        self._process.start()
-        theirs.close()
-        self._ask.recv()
-
-    def block(self) -> float:
-        """Seconds of processor time of one block of steps."""
-        self._ask.send("block")
-        seconds: float = self._ask.recv()
-        return seconds
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ask.close()
-        self._process.join()
-
-
-def _serve(name: str, sanitized: bool, end: Connection) -> None:
-    if not sanitized:
-        _blocks(WORKLOADS[name], end)
-        return
-    with tempfile.TemporaryDirectory() as folder, torchsan.session(out=f"{folder}/run") as run:
-        _blocks(WORKLOADS[name], end)
-    errors = [f.message for f in run.findings if f.severity == "error"]
-    assert not errors, errors
-
-
-def _blocks(workload: _Workload, end: Connection) -> None:
-    torch.set_num_threads(1)  # Threads that wait for each other would be most of the time.
-    step = workload.make()
-    for _ in range(workload.warm):
-        step()
-    end.send("ready")
-    while True:
-        try:
-            end.recv()
-        except EOFError:
-            return
-        start = time.process_time()
-        for _ in range(workload.block):
-            step()
-        end.send(time.process_time() - start)
 
 
 def _layers() -> Step:
@@ -175,9 +118,9 @@ def _ragged() -> Step:
     return step
 
 
-WORKLOADS = {
-    "layers": _Workload(what="a call of 8 small layers", make=_layers, warm=200, block=400, goal=1.01),
-    "training": _Workload(what="a training step of about 20 ms", make=_training, warm=60, block=20, goal=1.02),
-    "generate": _Workload(what="64 tokens of `generate`", make=_generate, warm=6, block=1, goal=1.02),
-    "ragged": _Workload(what="a step with new sizes, after 20 of them", make=_ragged, warm=20, block=20, goal=1.1),
-}
+WORKLOADS = (
+    _Workload(what="a call of 8 small layers", make=_layers, warm=200, block=400, goal=1.01),
+    _Workload(what="a training step of about 20 ms", make=_training, warm=60, block=20, goal=1.02),
+    _Workload(what="64 tokens of `generate`", make=_generate, warm=6, block=1, goal=1.02),
+    _Workload(what="a step with new sizes, after 20 of them", make=_ragged, warm=20, block=20, goal=1.1),
+)

@@ -68,6 +68,7 @@ class _Sanitizer(Observer):
     """
 
     name = "backend"
+    by_sizes = False
 
     def __init__(self, options: Options, *, raising: bool) -> None:
         self._raising = raising

@@ -40,6 +40,8 @@ class Scope(Enum):
     """Only what is compiled inside `Session.compiling`, and the calls of that."""
 
 
+_REPLICAS_EVERY = 100
+"""Of how many optimizer steps the copies of one are compared between ranks, under a budget."""
 _active: Session | None = None
 _active_lock = threading.Lock()
 
@@ -99,6 +101,12 @@ class Session:
         from torchsan.records import Coverage
 
         return self._recorder.coverage if self._recorder is not None else Coverage()
+
+    @property
+    def sampling(self) -> dict[str, float | int | None] | None:
+        """What sampling under a budget came to so far, in numbers; None without a budget."""
+        samplers = (getattr(observer, "sampler", None) for observer in self.observers)
+        return next((sampler.figures() for sampler in samplers if sampler is not None), None)
 
     def __repr__(self) -> str:
         from torchsan.report.findings import session_text
@@ -222,7 +230,8 @@ class Session:
         rank = current_rank(os.environ)
         if self._scope is Scope.PROCESS and rank is not None and rank.world > 1:
             recorder.event("rank", {"rank": rank})
-            stack.enter_context(observe_replicas(recorder))
+            # All ranks look at the same steps. To hash all parameters takes much of a step.
+            stack.enter_context(observe_replicas(recorder, 1 if options.budget is None else _REPLICAS_EVERY))
 
     def _end_recording(self) -> None:
         close = getattr(self._recorder, "close", None)

@@ -94,7 +94,7 @@ def test_a_machine_whose_matmul_dies_is_told_the_remedy(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("tried", "status", "said"),
     [
-        (None, 0, "not tried with this PyTorch"),
+        (None, 0, "not tried yet with this PyTorch"),
         (Tried(unfinished=1), 0, "torchsan doctor --canary"),
         (Tried(), 0, "canary values   finds its planted fault, and nothing in the clean twin"),
         (Tried(failures={"memory": "it misses"}), 4, "it misses. It is off, and runs that ask for it are incomplete"),
@@ -123,9 +123,11 @@ def test_an_import_of_torch_that_dies_kills_a_child_and_not_the_doctor(monkeypat
     code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     tried = doctor._problem
     monkeypatch.setattr(doctor, "_problem", lambda _command: tried([sys.executable, "-c", code]))
+    doctor._matmul_problem.cache_clear()
     examined = doctor._torch()
     assert examined.needed
     assert examined.found.endswith("cannot be imported: it dies of SIGSEGV")
+    doctor._matmul_problem.cache_clear()
 
 
 def test_what_is_known_is_said_while_the_rest_is_tried(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch._inductor.select_algorithm import extern_kernels
 
 import torchsan
 from tests.planted.plant import in_kernel, planted
@@ -61,8 +64,8 @@ def test_the_program_goes_on_with_what_the_first_launch_gave() -> None:
     with torchsan.session(check="values"), planted(in_kernel("cpp_fused", f"{{ {COUNTER} out_ptr0[3] = launches; }}")):
         compiled = torch.compile(program)
         results = [compiled(torch.zeros(4, 8))[0, 3].item() for _ in range(4)]
-    # The first two calls are checked, and launched twice for it. (The kernel may be one that has run before.)
-    assert [result - results[0] for result in results] == [0.0, 2.0, 4.0, 5.0]
+    # The first two calls are checked, and launched five times for it. (The kernel may be one that has run before.)
+    assert [result - results[0] for result in results] == [0.0, 5.0, 10.0, 11.0]
 
 
 def accumulate(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -97,3 +100,49 @@ def test_kernels_that_add_to_or_overwrite_or_draw_are_no_error(function: object,
     assert run.coverage.buffers_checked
     assert not [f for f in run.findings if f.severity == "error"]
     torch.testing.assert_close(checked, plain)
+
+
+FLIP = "if (launches == 1) { auto bits = reinterpret_cast<uint32_t*>(out_ptr0); bits[5] ^= 1u << 30; }"
+
+
+def test_a_bit_that_flips_once_in_a_kernel_is_told_with_the_machine() -> None:
+    (finding,) = found(FLIP, torch.randn(4, 8))
+    assert (finding.kind, finding.severity) == ("nondeterministic", "error")
+    hardware = finding.evidence["hardware"]
+    assert hardware["host"] == platform.node()
+    assert hardware["cpu"]
+    assert hardware["core"] in hardware["cores"]
+    assert hardware["launches"] == 5
+    assert "a fault of the machine" in finding.evidence["text"][-1]
+    assert f"once in 5 launches on {platform.node()}" in finding.message
+
+
+def test_a_kernel_that_is_another_every_time_is_no_fault_of_the_machine() -> None:
+    (finding,) = found("out_ptr0[3] = launches;", torch.randn(4, 8))
+    assert "hardware" not in finding.evidence
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_bit_that_flips_in_a_library_call_is_told_from_a_library_that_is_wrong(always: bool) -> None:
+    real, seen = getattr(extern_kernels, "mm"), 0  # noqa: B009  # it is made when asked for
+
+    def flipping(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        result: torch.Tensor = real(*args, out=out)
+        if seen == 1 or always:
+            result.view(torch.int32).view(-1)[7] ^= 1 << 29
+        return result
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    with torchsan.session(check="values") as run, patch.object(extern_kernels, "mm", flipping):
+        torch.compile(lambda x: (x @ w).relu())(x)
+    (finding,) = run.findings
+    assert finding.ops == ("aten.mm.default",)
+    if always:
+        assert (finding.kind, finding.severity) == ("wrong-values", "error")
+        assert "hardware" not in finding.evidence
+    else:
+        assert (finding.kind, finding.severity) == ("nondeterministic", "error")
+        assert finding.evidence["hardware"]["host"] == platform.node()
+        assert finding.evidence["first_bad"] == [0, 7]

@@ -1,10 +1,11 @@
-"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift RANK:STEP] [--gradient RANK:STEP] [--kill …]`."""
+"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift R:STEP] [--gradient …] [--kill …] [--flip …]`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import signal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("mode")
-for what in ("drift", "gradient", "kill"):
+for what in ("drift", "gradient", "kill", "flip"):
     parser.add_argument(f"--{what}", default="-1:-1")
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--compile", action="store_true")
@@ -56,8 +57,28 @@ def bias() -> torch.Tensor:
     return getattr(net.last.bias, "_local_tensor", net.last.bias)
 
 
+def flip_bits(every: int) -> None:
+    """From now on a core of this rank's computes wrong: of some products, a bit is another."""
+    from torch._inductor import select_algorithm
+
+    kernels: Any = select_algorithm.extern_kernels
+    real, seen = kernels.mm, 0
+
+    def flipping(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        result: torch.Tensor = real(*args, out=out)
+        if seen % every == 0:
+            result.view(torch.int32).view(-1)[3] ^= 1 << 28
+        return result
+
+    kernels.mm = flipping
+
+
 generator = torch.Generator().manual_seed(rank)
 for step in range(args.steps):
+    if is_now(args.flip, step):
+        flip_bits(every=7)
     if is_now(args.drift, step):
         with torch.no_grad():
             bias()[:1] += 1e-3

@@ -112,3 +112,18 @@ def test_a_rank_that_is_killed_leaves_what_it_had_and_so_do_the_others() -> None
     assert len(ranks.readers[0].events("replica-step")) >= 2
     assert ranks.drift is None
     assert any("rank 1: the program died of SIGKILL" in reason for reason in ranks.verdict.reasons)
+
+
+@pytest.mark.slow
+def test_a_rank_whose_processor_flips_bits_is_named_under_a_budget_and_its_healthy_twins_are_not() -> None:
+    torchsan = ["-m", "torchsan", "run", "--budget", "50%", "--out", "runs"]
+    done = python(*torchsan, *launcher(4), TRAIN, "plain", "--compile", "--flip", "2:20", "--steps", "1500")
+    assert done.returncode == 1, done.stderr
+    status, value = report("runs")
+    assert status == 1
+    found = [f for f in value["findings"] if f["severity"] == "error"]
+    assert found
+    for each in found:
+        assert each["kind"] == "nondeterministic"
+        assert each["evidence"]["hardware"]["host"]
+        assert each["evidence"]["ranks"] == [2]

@@ -12,24 +12,29 @@ from torchsan.watch.sampling import Sampled, Sampler
 class Job:
     """Programs that are called in turn, on a clock of their own. Looking at a launch takes `cost` seconds."""
 
-    def __init__(self, share: float, cost: float, programs: dict[int, int], seed: int = 0) -> None:
+    def __init__(self, share: float, cost: float, programs: dict[int, int], seed: int = 0, **ranks: int) -> None:
         self.now = 0.0
         self.cost = cost
-        self.sampler = Sampler(share, seed, clock=lambda: self.now)
+        self.sampler = Sampler(share, seed, clock=lambda: self.now, **ranks)
         self.looks: Counter[tuple[int, int]] = Counter()
         self.when: list[float] = []
+        self.depths: list[bool] = []
         for key, launches in programs.items():
             self.sampler.add(key, f"{key} forward", range(launches))
 
     def call(self, key: int, seconds: float) -> frozenset[int]:
-        chosen = self.sampler.choose(key)
+        self.sampler.called(key, 1)
+        look = self.sampler.choose(key)
         self.now += seconds
-        if chosen:
-            self.now += self.cost * len(chosen)
-            self.sampler.looked(key, chosen, self.cost * len(chosen))
-            self.looks.update((key, nth) for nth in chosen)
-            self.when.append(self.now)
-        return chosen
+        if look is None:
+            return frozenset()
+        cost = self.cost * len(look.launches) * (10 if look.closely else 1)
+        self.now += cost
+        self.sampler.looked(key, look, look.launches, cost)
+        self.looks.update((key, nth) for nth in look.launches)
+        self.when.append(self.now)
+        self.depths.append(look.closely)
+        return look.launches
 
 
 @pytest.mark.parametrize(("share", "cost", "step"), [(0.01, 0.005, 0.005), (0.01, 0.05, 0.5), (0.1, 0.3, 0.02)])
@@ -37,9 +42,59 @@ def test_the_budget_is_kept_and_used(share: float, cost: float, step: float) -> 
     job = Job(share, cost, {1: 40})
     while job.now < 600:
         job.call(1, step)
-    assert 0.6 * share < job.sampler.cost <= share + cost / 600
+    assert 0.8 * share < job.sampler.cost <= share + 10 * cost / 600
+    costs = [cost * (10 if closely else 1) for closely in job.depths]
     for end in range(60, 601, 30):  # In any minute, but for the one launch that it may begin with.
-        assert sum(end - 60 < t <= end for t in job.when) * cost <= share * 60 + cost
+        spent = sum(c for t, c in zip(job.when, costs, strict=True) if end - 60 < t <= end)
+        assert spent <= share * 61 + 10 * cost
+
+
+def test_the_first_look_at_a_launch_is_a_close_one_and_later_a_tenth_of_the_time_is() -> None:
+    job = Job(0.01, 0.005, {1: 4})
+    while job.now < 1000:
+        job.call(1, 0.005)
+    assert job.depths[:4] == [True] * 4
+    later = job.depths[40:]
+    close = sum(later) * 10 / (sum(later) * 10 + later.count(False))
+    assert 0.05 < close < 0.2
+
+
+def test_the_launches_take_turns_so_that_none_waits_longer_than_a_round() -> None:
+    job = Job(0.5, 0.005, {1: 40})
+    chosen = [n for _ in range(40_000) for n in job.call(1, 0.005)]
+    rounds = [chosen[i : i + 40] for i in range(0, len(chosen) - 40, 40)]
+    assert len(rounds) > 3
+    assert all(r == rounds[0] for r in rounds)
+
+
+def test_the_first_call_is_looked_at_as_a_whole_for_a_while_and_is_not_charged() -> None:
+    sampler = Sampler(0.01, clock=lambda: 0.0)
+    sampler.add(1, "1 forward", range(4), 12.5)
+    sampler.called(1, 1)
+    assert sampler.quiet(1) == 0
+    look = sampler.choose(1)
+    assert look is not None
+    assert (look.launches, look.closely, look.charged, look.seconds) == (frozenset(range(4)), True, False, 12.5)
+    sampler.looked(1, look, [0, 1, 2], 2.6)  # One was left out, because the time was over.
+    assert (sampler.spent, sampler.extra) == (0.0, 2.6)
+    look = sampler.choose(1)
+    assert look is not None
+    assert look.charged
+    sampler.add(2, "2 forward", range(4), 0.1)  # Compiled quickly, and there is time left.
+    sampler.called(2, 1)
+    look = sampler.choose(2)
+    assert look is not None
+    assert look.seconds == pytest.approx(7.4)
+
+
+def test_it_says_for_how_many_calls_nothing_will_be_looked_at() -> None:
+    job = Job(0.01, 0.01, {1: 4})
+    for _ in range(50):
+        job.sampler.quiet(1)
+        job.call(1, 0.02)
+    job.sampler._next = job.now + 1.0
+    job.sampler.quiet(1)
+    assert 40 <= job.sampler.quiet(1) <= 60
 
 
 def test_every_kernel_is_seen_again_and_again() -> None:
@@ -60,13 +115,14 @@ def test_a_program_that_is_called_rarely_is_not_forgotten() -> None:
     assert rare > often / 3
 
 
-def test_a_finding_is_looked_at_closely_once() -> None:
+def test_a_finding_has_the_whole_of_the_next_calls_looked_at_the_first_times() -> None:
     job = Job(0.01, 0.005, {1: 4, 2: 4})
     job.call(1, 0.1)
-    job.sampler.look_closely(1)
-    assert job.call(2, 0.1) == frozenset()
-    assert job.call(1, 0.1) == frozenset(range(4))
-    assert job.call(1, 0.1) == frozenset()
+    for n in range(5):
+        job.sampler.look_closely(1)
+        assert job.call(2, 0.01) == frozenset()
+        assert [len(job.call(1, 0.01)) for _ in range(3)] == ([4, 4, 0] if n < 3 else [0, 0, 0])
+    assert job.sampler.spent == pytest.approx(0.05)
 
 
 def test_everything_can_be_asked_for() -> None:
@@ -77,8 +133,12 @@ def test_everything_can_be_asked_for() -> None:
 
 
 def test_ranks_look_at_other_launches() -> None:
-    chosen = [next(iter(Job(0.01, 0.005, {1: 40}, seed=rank).call(1, 1.0))) for rank in range(8)]
-    assert len(set(chosen)) > 4
+    jobs = [Job(0.01, 0.005, {1: 40}, rank=rank, world=8) for rank in range(8)]
+    seen: set[int] = set()
+    for job in jobs:
+        while job.looks.total() < 5:
+            seen |= job.call(1, 1.0)
+    assert len(seen) == 40  # Five looks of each of eight ranks, and none twice.
 
 
 def test_what_it_came_to() -> None:

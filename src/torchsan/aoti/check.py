@@ -20,7 +20,7 @@ from torchsan.aoti.launches import Launched, Seen, launch_files, read_descriptio
 from torchsan.aoti.process import constants_of, read_leaves, write_leaves
 from torchsan.checks.collector import Build
 from torchsan.checks.values.findings import where_bad
-from torchsan.checks.values.plan import plan
+from torchsan.checks.values.plan import function_inputs, plan
 from torchsan.checks.values.watch import ValuesWatch
 from torchsan.errors import RecordingError
 from torchsan.graphs.data import Graph
@@ -248,7 +248,8 @@ class _Launches:
 
     def _judge(self, program: CompiledProgram) -> None:
         """Tell a watch what happened in the first call. The tensors that a launch reads follow its record."""
-        watch = ValuesWatch(self._writer, program, plan(program), self._report, probes=False)
+        inputs_of = function_inputs(program)
+        watch = ValuesWatch(self._writer, program, plan(program), self._report, functions=inputs_of, probes=False)
         launches = {launch.nth: launch for launch in program.model.launches()}
         values: dict[str, Any] = {}
         # Held until the end: the watch only refers to them, and a launch that reads one replaces it among the values.

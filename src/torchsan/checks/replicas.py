@@ -92,7 +92,9 @@ def drift(ranks: Mapping[int, RankSteps]) -> Finding | None:
         for phase, kind, what, why in _PHASES:
             found = list(_differences(there, (step, optimizer), phase))
             if found:
-                return _finding(found, step, optimizer, phase, kind, what, why)
+                earlier = [s for r in ranks.values() for s, o in r.steps if o == optimizer and s < step]
+                before = max(earlier, default=None)
+                return _finding(found, step, before, optimizer, phase, kind, what, why)
     return None
 
 
@@ -117,11 +119,18 @@ def _differences(ranks: Mapping[int, RankSteps], key: tuple[int, int], phase: st
 
 
 def _finding(
-    found: list[_Difference], step: int, optimizer: int, phase: str, kind: Kind, what: str, why: str
+    found: list[_Difference],
+    step: int,
+    before: int | None,
+    optimizer: int,
+    phase: str,
+    kind: Kind,
+    what: str,
+    why: str,
 ) -> Finding:
     first = found[0]
     place = what.format(name=first.name, step=step)
-    last = f"it was equal after step {step - 1}: " if step else "copies are equal when training begins: "
+    last = "copies are equal when training begins: " if before is None else f"it was equal after step {before}: "
     ranks = ", ".join(map(str, first.odd))
     who = f"on rank{'s' if len(first.odd) > 1 else ''} {ranks}" if first.odd else "between the ranks"
     text = [f"rank {rank}: {digest or 'none'}" for rank, digest in sorted(first.digests.items())]

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from torchsan._version import __version__
@@ -141,9 +141,8 @@ def _torch() -> Examined:
     version = torch_version() or "not installed"
     try:
         caveat = check_version()
-        # In a child first: what kills its import would kill this, too.
-        problem = _problem([sys.executable, "-c", "import torch"])
-        if problem is not None:
+        # In a child first: what kills its import would kill this, too. One that multiplies has imported it.
+        if _matmul_problem() is not None and (problem := _problem([sys.executable, "-c", "import torch"])) is not None:
             raise ImportError(problem)
         import torch
     except UnsupportedTorchError as e:
@@ -172,7 +171,7 @@ def _seams() -> Iterator[Examined]:
 def _canary(tried: Tried | None) -> Iterator[Examined]:
     """What came of trying the checks."""
     if tried is None or tried.unfinished:
-        found = "not tried with this PyTorch on this processor whether each check finds what it should"
+        found = "the checks were not tried yet with this PyTorch on this processor"
         yield Examined(what="canary", found=found, remedy="torchsan doctor --canary (half a minute)")
         return
     for check in PLANTED:
@@ -197,13 +196,14 @@ def _matmul() -> Iterator[Examined]:
         yield Examined(what="bfloat16", found="a matmul runs")
 
 
-def matmul_dies(command: Sequence[str] = (sys.executable, "-c", _MATMUL)) -> bool:
+def matmul_dies(command: Sequence[str] | None = None) -> bool:
     """Whether a bfloat16 matmul of plain PyTorch ends its process with SIGILL."""
-    try:
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == -signal.SIGILL
+    return (_matmul_problem() if command is None else _problem(command)) == "it dies of SIGILL"
+
+
+@cache
+def _matmul_problem() -> str | None:
+    return _problem([sys.executable, "-c", _MATMUL])
 
 
 def _devices() -> Iterator[Examined]:
@@ -239,7 +239,7 @@ def _compiler() -> Examined:
     return Examined(what="C++ compiler", found=f"{compiler} compiles and links OpenMP")
 
 
-def _problem(command: list[str]) -> str | None:
+def _problem(command: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
     except (OSError, subprocess.TimeoutExpired) as e:

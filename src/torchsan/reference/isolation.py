@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import gc
 import mmap
 import os
@@ -24,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchsan.torch_internals.operators import outside_modes
+from torchsan.torch_internals.operators import start_autograd
 
 _LIFETIME = 600
 """Seconds that a child may compute at a stretch; then it dies, whatever it waits for."""
@@ -77,20 +76,6 @@ def obstacle() -> str | None:
         return f"less than {_FREE >> 30} GiB of memory is free"
     start_autograd()
     return None
-
-
-@functools.cache
-def start_autograd() -> None:
-    """Let autograd count the devices, which its first backward does: if it finds one, no child can run a backward.
-
-    A build for CUDA pretends to have devices while it traces a graph, also where there is none.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        with outside_modes(), torch.inference_mode(False), torch.enable_grad():
-            x = torch.ones((), requires_grad=True)
-            torch.autograd.grad(x + x, x)
 
 
 def available_memory() -> int | None:

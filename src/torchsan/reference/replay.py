@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,11 +85,17 @@ class Replayer:
         """
         if change is None and (node, arithmetic, seed) in self._found:
             return self._found[node, arithmetic, seed]
-        order = self.needed(node)
+        return self.run_all((node,), arithmetic, seed, change)[0]
+
+    def run_all(
+        self, nodes: Sequence[torch.fx.Node], arithmetic: Arithmetic, seed: int = 0, change: Change | None = None
+    ) -> list[Any]:
+        """Return the values of several nodes, computed in one run. Raise Unavailable as `run` does."""
+        order = needed((*nodes, *self.effects), self.known)
         values = _Values(self, arithmetic, seed, order, change)
         # What is overwritten further on is no longer what the node gave.
         kept = self._expected if change is None and not any(map(is_mutable, order)) else ()
-        uses: dict[torch.fx.Node, int] = {node: 1}
+        uses: dict[torch.fx.Node, int] = dict.fromkeys(nodes, 1)
         for each in order:
             for parent in each.all_input_nodes:
                 uses[parent] = uses.get(parent, 0) + 1
@@ -101,7 +107,7 @@ class Replayer:
                 uses[parent] -= 1
                 if uses[parent] <= 0:
                     values.forget(parent)
-        return values.of(node)
+        return [values.of(node) for node in nodes]
 
     def judge(self, node: torch.fx.Node, actual: torch.Tensor, *, thorough: bool = False) -> Judgement:
         """Judge what a compiled program has for the node. Raise what `run` and `settle` do.
@@ -338,7 +344,7 @@ class _Values:
             case "call_function":
                 return self._call(node)
             case "placeholder":
-                raise Unavailable(f"it depends on {node.name}, which the kernel does not read")
+                raise Unavailable(f"it cannot be computed again: it needs {node.name}, which the kernel was not given")
             case _:
                 raise Unavailable(f"{node.op} {node.target} cannot be replayed")
 

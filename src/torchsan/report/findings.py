@@ -158,6 +158,9 @@ def when_text(finding: Finding, began: float | None = None) -> str:
         parts.append(f"step {finding.step}")
     if finding.time is not None and began is not None and finding.time >= began:
         parts.append(f"{finding.time - began:.1f} s after the start")
+    times = finding.evidence.get("times")
+    if type(times) is int and parts:
+        parts.append(f"seen {times} times")
     return ", ".join(parts)
 
 

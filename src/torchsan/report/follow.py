@@ -96,9 +96,23 @@ def _state(recording: Reader) -> str:
         seen_text(recording),
         count(calls, "timed call"),
         *([count(steps, "optimizer step")] if steps else []),
+        *_sampled(recording),
         severities_text(recording.findings()) or "no findings",
     ]
     return clean("torchsan: " + ", ".join(parts), 300)
+
+
+def _sampled(recording: Reader) -> list[str]:
+    """What sampling under a budget has looked at so far, and what it cost."""
+    found = recording.events("sampling")
+    calls = sum(c.seen for c in recording.calls())
+    seen = [count(calls, "call")] if found and calls else []
+    if not found:
+        return []
+    looks, share = found[-1].get("looks"), found[-1].get("share")
+    if type(looks) is not int or type(share) not in (int, float):
+        return seen
+    return [*seen, f"{looks} launches checked for {share:.2%} of the time"]
 
 
 def _age(recording: Reader) -> str:

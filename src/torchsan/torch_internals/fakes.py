@@ -19,7 +19,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchsan.torch_internals.operators import map_tensors
+from torchsan.torch_internals.operators import map_tensors, start_autograd
 
 
 def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]:
@@ -42,6 +42,13 @@ def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]
             if known and expression is not None and getattr(expression, "is_Symbol", False):
                 symbols.setdefault(expression, actual)
     return symbols
+
+
+def has_symbols(value: Any) -> bool:
+    """Whether a value is a symbolic number, or a tensor one of whose sizes, strides or offset is."""
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(n, int) for n in (*value.shape, *value.stride(), value.storage_offset()))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def symbol_value(value: Any, symbols: Mapping[Any, Any]) -> Any:
@@ -100,6 +107,7 @@ def _run(
 ) -> FakeRun:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    start_autograd()
     with _alone():
         mode = FakeTensorMode(shape_env=environment, allow_fallback_kernels=False)
         mode.cache_enabled = False

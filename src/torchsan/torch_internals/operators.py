@@ -235,6 +235,27 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
+_autograd_started = False
+
+
+def start_autograd() -> None:
+    """Let autograd count the devices, which its first backward does: if it finds one, no child can run a backward.
+
+    A build for CUDA pretends to have devices from the first FakeTensorMode on, also where there is none: so this comes
+    before torchsan's own, and before the first compile.
+    """
+    global _autograd_started
+    import torch
+
+    if _autograd_started or torch._C._functorch.maybe_current_level() is not None:
+        return
+    _autograd_started = True
+    if not torch.cuda.is_available():
+        with outside_modes(), torch.inference_mode(False), torch.enable_grad():
+            x = torch.ones((), requires_grad=True)
+            torch.autograd.grad(x + x, x)
+
+
 @contextmanager
 def random_kept() -> Iterator[Callable[[], bool]]:
     """Leave the random numbers of torch, Python and NumPy where they stand; gives what tells whether any were drawn.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,15 @@ def _numbered(graph: GraphRef, number: int) -> Iterator[None]:
         _running.calls = before
 
 
+_all: weakref.WeakSet[ProbedProgram] = weakref.WeakSet()
+
+
+def wake_all() -> None:
+    """Have every program ask its observers at its next call, however sure they were that they do not want it."""
+    for program in tuple(_all):
+        program.wake()
+
+
 class ProbedProgram:
     """Stands in for a generated module's `call`: observes the calls that someone wants, runs the others as they are."""
 
@@ -86,9 +96,21 @@ class ProbedProgram:
         self._idle = self._rested = 0
         """How many calls run as they are before anyone is asked; and how many in this rest."""
         self._sets: dict[tuple[int, ...], _Sizes] = {}
-        self._sized: tuple[int, ...] | None = None
+        watching = [o for o in self._observers if type(o).watch is not Observer.watch]
+        self._by_sizes = any(o.by_sizes for o in watching)
+        self._sized: tuple[int, ...] | None = None if self._by_sizes else ()
         self._total = 0
         self._counting = [o for o in self._observers if type(o).called is not Observer.called]
+
+        _all.add(self)
+
+    def wake(self) -> None:
+        """Ask the observers at the next call. Safe in a handler of a signal."""
+        if self._observers:
+            left, self._idle = self._idle, 0
+            self._rested -= left
+            for known in tuple(self._sets.values()):
+                known.quiet = 0
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
@@ -135,7 +157,7 @@ class ProbedProgram:
         if known is not None and known.quiet > call:
             return known.quiet - call
         quiet = min((o.quiet(self._program, call) for o in self._observers), default=NEVER)
-        if known is not None:
+        if known is not None and self._by_sizes:  # Who does not go by sizes may go by the clock.
             known.quiet = call + quiet
         return quiet
 
@@ -179,10 +201,21 @@ class ProbedProgram:
             return None
 
 
+_EVENTS = ("allocated", "aliased", "freed")
+"""What a call is told of that nobody may want to hear."""
+
+
+def _listens(watch: CallWatch, method: str) -> bool:
+    return getattr(type(watch), method) is not getattr(CallWatch, method)
+
+
 class ProbedCall:
     """One function of the program, running. The methods are what the probes call."""
 
-    __slots__ = ("_failed", "_function", "_launched", "_launches", "_mark", "_probed", "_program", "_steps", "_watches")
+    __slots__ = (
+        *("_failed", "_function", "_heard", "_launched", "_launches", "_mark", "_only", "_probed", "_program"),
+        *("_steps", "_watches"),
+    )
 
     def __init__(
         self,
@@ -203,6 +236,9 @@ class ProbedCall:
         self._steps = program.model.functions[function].walk()
         self._launched = 0.0
         self._launches = {x.nth: x for x in program.model.functions[function].launches()}
+        wanted = [watch.only for _, watch in watches]
+        self._only = None if None in wanted else frozenset[int]().union(*(only for only in wanted if only is not None))
+        self._heard = frozenset(m for m in _EVENTS if any(_listens(watch, m) for _, watch in watches))
 
     def run(self, original: Callable[..., Any], args: Any) -> Any:
         """Run the probed twin of `original`, which may be a method."""
@@ -215,18 +251,24 @@ class ProbedCall:
         self.tell("enter", self._function, inputs)
 
     def allocated(self, number: int, value: Any) -> Any:
+        if "allocated" not in self._heard:
+            return value
         for entry in tuple(self._watches):
             twin = self._ask(entry, "allocated", self._function, self._steps[number], value)
             value = value if twin is None else twin
         return value
 
     def aliased(self, number: int, value: Any) -> None:
-        self.tell("aliased", self._function, self._steps[number], value)
+        if "aliased" in self._heard:
+            self.tell("aliased", self._function, self._steps[number], value)
 
     def freed(self, number: int) -> None:
-        self.tell("freed", self._function, self._steps[number])
+        if "freed" in self._heard:
+            self.tell("freed", self._function, self._steps[number])
 
     def before(self, nth: int, operands: tuple[Any, ...]) -> None:
+        if self._only is not None and nth not in self._only:
+            return
         launch = self._launches[nth]
         self.mark(CHECKING, nth)
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
@@ -234,6 +276,8 @@ class ProbedCall:
         self._launched = time.perf_counter()
 
     def after(self, nth: int, values: tuple[Any, ...], again: Callable[..., Any]) -> None:
+        if self._only is not None and nth not in self._only:
+            return
         seconds = time.perf_counter() - self._launched
         self.mark(CHECKING, nth)
         launch = self._launches[nth]
@@ -241,6 +285,8 @@ class ProbedCall:
         self.tell("repeatable", self._function, launch, again)
         names = dict.fromkeys([*launch.operands, *launch.writes])
         self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))
+        if self._only is not None:  # What runs next is none of those that are marked.
+            self.mark(NOTHING)
 
     def leave(self, outputs: Any, number: int, values: tuple[Any, ...]) -> None:
         step = self._steps[number]
@@ -270,7 +316,7 @@ class ProbedCall:
             self._ask(entry, method, *args)
 
     def _ask(self, entry: tuple[str, CallWatch], method: str, *args: Any) -> Any:
-        if getattr(type(entry[1]), method) is getattr(CallWatch, method):
+        if not _listens(entry[1], method):
             return None
         try:
             return getattr(entry[1], method)(*args)
@@ -294,6 +340,7 @@ class Timer(Observer):
         With a `sampler`, that knows which are looked at.
         """
         self._sampler = sampler
+        self.by_sizes = sampler is None
         self._writer = writer
         self._timed = calls
         self._checked = checked

@@ -68,6 +68,9 @@ class CallWatch:
     that runs.
     """
 
+    only: frozenset[int] | None = None
+    """The launches that it wants to see; None for all."""
+
     def enter(self, function: str, inputs: Values) -> None:
         """The function was called with these inputs."""
 
@@ -110,6 +113,8 @@ class Observer:
     """Looks at compiled programs. One object for a whole session, used from any thread."""
 
     name = "observer"
+    by_sizes: bool = True
+    """Whether it wants to see calls of each set of sizes, and not just calls."""
 
     def attached(self) -> AbstractContextManager[None]:
         """What else it needs to see: entered when the session opens, left when it closes."""

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def observe_replicas(writer: Recorder) -> Iterator[None]:
-    """Record each optimizer step of this rank while the context lasts. Does not import torch."""
-    steps = _Steps(writer)
+def observe_replicas(writer: Recorder, every: int = 1) -> Iterator[None]:
+    """Record each `every`-th optimizer step of this rank while the context lasts. Does not import torch."""
+    steps = _Steps(writer, every)
     patches = Patches(steps.failed)
     try:
         patches.when_imported("torch.optim.optimizer", lambda module: _hook(patches, module, steps))
@@ -60,8 +60,9 @@ class _Optimizer:
 
 
 class _Steps:
-    def __init__(self, writer: Recorder) -> None:
+    def __init__(self, writer: Recorder, every: int) -> None:
         self._writer = writer
+        self._every = every
         self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._compiled = False
@@ -88,6 +89,10 @@ class _Steps:
     def before(self, known: _Optimizer) -> None:
         """Gradients are reduced by now. A parameter that is not what the last step left was changed by someone else."""
         known.step += 1
+        if known.step % self._every:
+            return
+        if self._every > 1:  # What the last step left was not looked at.
+            known.parameters = ("",) * len(known.tensors)
         now = _digests(known.tensors)
         changed = tuple("" if d == last else d for d, last in zip(now, known.parameters, strict=True))
         known.before = changed if any(changed) else ()
@@ -95,6 +100,8 @@ class _Steps:
 
     def after(self, known: _Optimizer) -> None:
         """Record the step."""
+        if known.step % self._every:
+            return
         known.parameters = _digests(known.tensors)
         step = StepRecord(
             optimizer=known.nth,

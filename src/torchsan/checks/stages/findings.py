@@ -181,7 +181,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
     names = names_of([flip.node], decomposed=True)
     if (why := why_unnamed(names)) is not None:
         evidence["unnamed"] = why
-    message = f"{name} is another than eager's in {differ} of {elements} elements, as rounding may decide: {text}"
+    message = f"{name} differs from eager in {differ} of {elements} elements, and rounding explains it: {text}"
     return Finding(
         kind=Kind.PRECISION_LOSS,
         severity=Severity.NOTE,

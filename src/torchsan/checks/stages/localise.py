@@ -151,7 +151,7 @@ class Search:
             if found is None or not self._inconclusive(top, found.graph, arithmetic):
                 return found
             # Random numbers that were drawn in another order make it another program from here on.
-            self._skipped("random numbers are drawn in another order from here on; compared below that only")
+            self._skipped("a step draws random numbers in another order; only what comes after it is compared")
             graphs = graphs[graphs.index(found.graph) + 1 :]
             top = found.graph
             if not graphs:

@@ -23,7 +23,7 @@ from torchsan.reference.isolation import obstacle
 from torchsan.reference.reachable import fingerprint, returned
 from torchsan.reference.twin import After, Call, Twin, TwinFailed
 from torchsan.torch_internals.compile_stages import backward_is_traced
-from torchsan.torch_internals.operators import outside_modes, undisturbed
+from torchsan.torch_internals.operators import outside_modes, start_autograd, undisturbed
 from torchsan.watch.operators import between_calls
 from torchsan.watch.pace import Attention, Pace
 
@@ -61,6 +61,7 @@ class CaptureReferee:
 
     def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
         """Look at the calls of one function."""
+        start_autograd()  # After the compile of its first call, looked at or not, it would be too late.
         return FunctionWatch(self, fn, compiled)
 
     def pend(self, twin: Twin) -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from torchsan.options import Calls, calls_until, selects_call
 from torchsan.recording import current_rank
+from torchsan.records import Check, Severity
+from torchsan.watch.calls import wake_all
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
+from torchsan.watch.requests import Requests
 from torchsan.watch.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
     from torchsan.checks.collector import Build, Collector
-    from torchsan.checks.values.plan import LaunchPlan
+    from torchsan.checks.values.plan import FunctionInputs, LaunchPlan
     from torchsan.records import Finding
+    from torchsan.reference.usual import Usual
 
 
 class ValuesCheck(Observer):
@@ -36,9 +42,14 @@ class ValuesCheck(Observer):
         self._collector = collector
         self._calls = calls
         self._max_memory = max_memory
-        self.sampler = Sampler(budget, seed=_seed()) if budget is not None else None
+        self.sampler = _sampler(budget) if budget is not None else None
+        self.by_sizes = self.sampler is None
         self._plans: dict[int, dict[int, LaunchPlan]] = {}
-        self._alarms: set[object] = set()
+        self._functions: dict[int, dict[str, FunctionInputs]] = {}
+        self._usual: dict[int, Usual] = {}
+        self._called = 0
+        self._times: Counter[Hashable] = Counter()
+        self._requests = Requests(collector.recorder)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -58,6 +69,7 @@ class ValuesCheck(Observer):
 
         def handle(*_: object) -> None:
             sampler.look_at_everything()
+            wake_all()
 
         signal.signal(number, handle)
         try:
@@ -67,47 +79,92 @@ class ValuesCheck(Observer):
                 signal.signal(number, signal.SIG_DFL)
 
     def compiled(self, program: CompiledProgram) -> None:
-        from torchsan.checks.values.plan import plan
+        from torchsan.checks.values.plan import function_inputs, plan
 
         plans = self._plans[id(program)] = plan(program)
+        self._functions[id(program)] = function_inputs(program)
         if self.sampler is not None:
-            self.sampler.add(id(program), program.record.label, [nth for nth, p in plans.items() if p.targets])
+            from torchsan.reference.usual import Usual
+
+            self._usual[id(program)] = Usual()
+            seconds = program.record.compile_seconds or 0.0
+            launches = [nth for nth, p in plans.items() if p.targets]
+            self.sampler.add(id(program), program.record.label, launches, seconds)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
+        key = id(program)
+        look = self.sampler.choose(key) if self.sampler is not None else None
+        if look is None if self.sampler is not None else not selects_call(self._calls, call):
+            return None
+        from torchsan.checks.values.sample import Sample
         from torchsan.checks.values.watch import ValuesWatch
 
-        plans = self._plans[id(program)]
-        make = partial(ValuesWatch, self._collector.recorder, program, plans, self._report, max_memory=self._max_memory)
-        if self.sampler is not None:
-            chosen = self.sampler.choose(id(program))
-            looked = partial(self.sampler.looked, id(program), chosen)
-            return make(probes=False, only=chosen, looked=looked) if chosen else None
-        return make(probes=call == 0) if selects_call(self._calls, call) else None
+        sample = None
+        if self.sampler is not None and look is not None:
+            sample = Sample(look=look, usual=self._usual[key], looked=partial(self.sampler.looked, key, look))
+        return ValuesWatch(
+            self._collector.recorder,
+            program,
+            self._plans[key],
+            self._report,
+            functions=self._functions[key],
+            probes=sample is None and call == 0,
+            sample=sample,
+            max_memory=self._max_memory,
+        )
 
     def quiet(self, program: CompiledProgram, call: int) -> int:
-        return calls_until(self._calls, call) if self.sampler is None else 0
+        if self.sampler is None:
+            return calls_until(self._calls, call)
+        if self._requests.made():
+            self.sampler.look_at_everything()
+        return self.sampler.quiet(id(program))
+
+    def called(self, program: CompiledProgram, calls: int) -> None:
+        if self.sampler is None:
+            return
+        self.sampler.called(id(program), calls)
+        before, self._called = self._called, self._called + calls
+        if before.bit_length() < self._called.bit_length():  # Now and then, for whoever follows, or after a kill.
+            self._collector.recorder.event("sampling", self.sampler.figures())
 
     def close(self) -> None:
         if self.sampler is None:
             return
         recorder = self._collector.recorder
-        recorder.event("sampling", {"share": self.sampler.cost, "seconds": self.sampler.spent})
+        recorder.event("sampling", self.sampler.figures())
         for sampled in self.sampler.results():
             recorder.skipped(f"{sampled.calls} calls of graph {sampled.label}", sampled_text(sampled))
+        for key, times in self._times.items():
+            if times > 1:
+                self._collector.amend(Check.VALUES, key, partial(_seen, times))
 
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
-        """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error."""
+        """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error.
+
+        Under a budget it is counted, and one that is new has the whole of the next calls looked at.
+        """
         key = (finding.graph, finding.kernel, finding.buffer, finding.kind, finding.severity)
-        self._collector.add(key, finding, build, program)
-        if self.sampler is not None and key not in self._alarms:
-            self._alarms.add(key)
-            self.sampler.look_closely(id(program))
+        if self.sampler is None:
+            self._collector.add(key, finding, build, program)
+            return
+        self._times[key] = times = self._times[key] + 1
+        if times == 1:
+            if finding.severity is Severity.ERROR:
+                self.sampler.look_closely(id(program))
+            self._collector.add(key, finding, build, program)
+        elif times & (times - 1) == 0:  # Now and then, for a program that is killed.
+            self._collector.add(key, finding, merge=lambda known, _: _seen(times, known))
 
 
-def _seed() -> int:
-    """Another one for each rank, so that together they look at more."""
+def _seen(times: int, finding: Finding) -> Finding:
+    return replace(finding, evidence={**finding.evidence, "times": times})
+
+
+def _sampler(share: float) -> Sampler:
+    """Each rank begins with other launches, so that together they look at more."""
     rank = current_rank(os.environ)
-    return rank.rank if rank is not None else 0
+    return Sampler(share, rank=rank.rank if rank is not None else 0, world=rank.world if rank is not None else 1)
 
 
 def sampled_text(sampled: Sampled) -> str:

@@ -60,6 +60,8 @@ class Unsteady:
     second: torch.Tensor
     eager: bool | None
     rounding: bool | None
+    hardware: Mapping[str, Any] | None = None
+    """Where it was computed, if it came out otherwise once and the same every other time."""
 
     @property
     def severity(self) -> Severity:
@@ -91,6 +93,11 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
+    where = ""
+    if unsteady.hardware is not None:
+        evidence["hardware"] = dict(unsteady.hardware)
+        where = f", once in {unsteady.hardware['launches']} launches on {unsteady.hardware['host']}"
+        evidence["text"].append(_machine(unsteady.hardware))
     return _finding(
         program,
         launch,
@@ -100,8 +107,16 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         stage=Stage.KERNEL,
         severity=unsteady.severity,
         buffer=unsteady.name if unsteady.target is None else unsteady.target.buffer,
-        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}",
+        message=f"{launch.kernel} gives another result when it is launched again with equal inputs, in {share}{where}",
     )
+
+
+def _machine(hardware: Mapping[str, Any]) -> str:
+    """Where something was computed that may be a fault of the machine, in words."""
+    parts = [f"host {hardware['host']}", str(hardware["cpu"])]
+    parts += [f"core {hardware['core']}"] if hardware["core"] is not None else []
+    parts += [f"device {hardware['device']}"] if "device" in hardware else []
+    return f"a race, or a fault of the machine: {', '.join(parts)}"
 
 
 def outside_finding(
@@ -125,7 +140,7 @@ def flip_finding(
     program: CompiledProgram, launch: Launch, target: Target, flip: Flip, differ: int, elements: int
 ) -> Finding:
     """The note that a result is another than eager's because an operator in the launch may go either way."""
-    what = f"{launch.kernel} decides otherwise than eager in {differ} of {elements} elements of {target.buffer}"
+    what = f"{launch.kernel} gives another answer than eager in {differ} of {elements} elements of {target.buffer}"
     evidence = {"flip": flip_evidence(flip, differ, elements, launch.kernel)}
     return _finding(
         program,
@@ -136,7 +151,7 @@ def flip_finding(
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
-        message=f"{what} ({target.node.name}), as rounding may: {flip_text(evidence['flip'])}",
+        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'])}",
     )
 
 
@@ -155,11 +170,11 @@ def flip_evidence(flip: Flip, differ: int, elements: int, kernel: str | None) ->
 
 
 def flip_text(flip: Mapping[str, Any]) -> str:
-    """`argmax goes either way by 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
-    margin = "" if flip["margin"] is None else f" by {flip['margin']:.2g} units in the last place"
+    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
+    margin = "the last bits" if flip["margin"] is None else f"{flip['margin']:.2g} units in the last place"
     nodes, kernel = ", ".join(flip["upstream"]["nodes"]), flip["upstream"]["kernel"]
     computed = f", which {kernel} computes" if kernel else ""
-    return f"{flip['node']} goes either way{margin} of {nodes}{computed}"
+    return f"{flip['node']} turns on a difference of {margin} of {nodes}{computed}"
 
 
 def findings_for(
@@ -270,14 +285,14 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
         Outcome.EAGER_WRONG: "is right, and eager is not for operands with these strides, in",
-        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
+        Outcome.UNDECIDED: "differs from eager, and whether by more than rounding cannot be told, in",
     }[wrong.judgement.outcome]
     message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
     if wrong.judgement.coherent is not None:
         message += f": {_shared(wrong.judgement.coherent)}"
     if wrong.judgement.outcome is Outcome.IMPRECISE and wrong.judgement.explained is not None:
         message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
-    return message + (", on other data than this call's, which hide it" if wrong.filled else "")
+    return message + (", with other data; those of this call hide it" if wrong.filled else "")
 
 
 def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
@@ -336,7 +351,7 @@ def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
         filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
         yield f"seen when torchsan launched the kernel once more, with {filled}"
     if evidence["through"]:
-        yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
+        yield f"an earlier kernel that feeds it may be at fault instead: {', '.join(evidence['through'])}"
 
 
 def _short(value: Any) -> str:

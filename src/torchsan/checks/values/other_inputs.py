@@ -31,23 +31,35 @@ class Repetition:
 
     def differences(self, values: Values, again: Callable[[], Any]) -> dict[str, torch.Tensor]:
         """Launch `again` from the same memory; return what came out otherwise, by variable. `values` stay the same."""
-        found, self._found = self._found, {}
-        if not found:
+        return self._launch(values, again, lambda flat, first: not torch.equal(bits(flat), bits(first)))
+
+    def once_more(self, values: Values, again: Callable[[], Any]) -> dict[str, torch.Tensor]:
+        """Launch `again` from the same memory; return what came out, by variable. `values` stay the same."""
+        return self._launch(values, again, lambda _flat, _first: True)
+
+    def _launch(
+        self, values: Values, again: Callable[[], Any], wanted: Callable[[torch.Tensor, torch.Tensor], bool]
+    ) -> dict[str, torch.Tensor]:
+        if not self._found:
             return {}
-        memory = {name: _flat(values[name]) for name in found}
+        memory = {name: _flat(values[name]) for name in self._found}
         first = {name: flat.clone() for name, flat in memory.items()}
         try:
             for name, flat in memory.items():
-                flat.copy_(found[name])
+                flat.copy_(self._found[name])
             again()
             return {
                 name: values[name].clone(memory_format=torch.preserve_format)
                 for name, flat in memory.items()
-                if bool(other_bits(flat, first[name]).any())
+                if wanted(flat, first[name])
             }
         finally:
             for name, flat in memory.items():
                 flat.copy_(first[name])
+
+    def forget(self) -> None:
+        """Free what was kept of the last launch."""
+        self._found = {}
 
 
 def other_bits(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -55,6 +67,12 @@ def other_bits(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     width = one.element_size()
     rows = [t.contiguous().view(-1).view(torch.uint8).view(-1, width) for t in (one, other)]
     return (rows[0] != rows[1]).any(1).view(one.shape)
+
+
+def bits(t: torch.Tensor) -> torch.Tensor:
+    """The elements as whole numbers, which are equal where their bits are."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(t.element_size(), torch.uint8)
+    return t.contiguous().flatten().view(kind)
 
 
 def _flat(t: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torchsan.checks.values.users_kernels import UsersKernels
 from torchsan.records import KernelKind
 from torchsan.reference.replay import is_mutable
 from torchsan.torch_internals import Buffer, LoweredGraph
+from torchsan.torch_internals.fakes import has_symbols
 from torchsan.torch_internals.operators import is_users_kernel
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Function, Launch, Liveness
 from torchsan.watch.observer import CompiledProgram
@@ -61,6 +62,29 @@ class LaunchPlan:
     nodes: tuple[torch.fx.Node, ...]
     effects: tuple[torch.fx.Node, ...]
     unchecked: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionInputs:
+    """The placeholders of a function's graph, the inputs that it overwrites, and whether sizes among them vary."""
+
+    placeholders: tuple[torch.fx.Node, ...]
+    written: frozenset[str]
+    symbolic: bool
+
+
+def function_inputs(program: CompiledProgram) -> dict[str, FunctionInputs]:
+    """Return what has to be known of the inputs of each function whose graph is known."""
+    found = {}
+    for name, graph in program.graphs.items():
+        placeholders = tuple(n for n in graph.module.graph.nodes if n.op == "placeholder")
+        launches = program.model.functions[name].launches() if name in program.model.functions else ()
+        found[name] = FunctionInputs(
+            placeholders=placeholders,
+            written=frozenset(n for launch in launches for n in launch.writes),
+            symbolic=any(has_symbols(n.meta.get("val")) for n in placeholders),
+        )
+    return found
 
 
 def plan(program: CompiledProgram) -> dict[int, LaunchPlan]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ import torch.fx
 from torchsan.checks.collector import Build
 from torchsan.checks.values.exhibit import exhibit_of
 from torchsan.checks.values.findings import (
-    Unsteady,
     Wrong,
     findings_for,
     flip_finding,
@@ -24,14 +23,16 @@ from torchsan.checks.values.findings import (
     unsteady_finding,
 )
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
-from torchsan.checks.values.plan import Held, LaunchPlan, Target
+from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
+from torchsan.checks.values.repeats import Ran, current_core, unsteady, wrong_only_once
+from torchsan.checks.values.sample import Sample, renamed, with_sources, writers
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.aside import aside
 from torchsan.reference.coherence import SharedAgain
 from torchsan.reference.flips import See, find_flip
-from torchsan.reference.judge import Judgement, Outcome, is_noise
+from torchsan.reference.judge import Judgement, Outcome
 from torchsan.reference.replay import Again, Replayer
 from torchsan.reference.steady import ElementsAgain
 from torchsan.reference.users_kernels import copied, went_outside
@@ -80,25 +81,32 @@ class ValuesWatch(CallWatch):
         plans: Mapping[int, LaunchPlan],
         report: Callable[[CompiledProgram, Finding, Build], None],
         *,
+        functions: Mapping[str, FunctionInputs],
         probes: bool,
-        only: frozenset[int] | None = None,
-        looked: Callable[[float], None] | None = None,
+        sample: Sample | None = None,
         max_memory: int | None = None,
     ) -> None:
-        """`probes` asks for launches on other data as well. `only` these launches are looked at, if it is given, and
-        those that they need; `looked` is told how long that took. `max_memory` bounds what a launch takes for copies.
+        """`probes` asks for launches on other data as well. With a `sample` its launches are looked at, and those that
+        they need. `max_memory` bounds what a launch takes for copies.
         """
         self._writer = writer
         self._program = program
         self._plans = plans
+        self._functions = functions
         self._report = report
         self._before: dict[str, Any] = {}
         self._repetition = Repetition()
         self._again: Callable[..., Any] | None = None
         self._probes = probes
-        self._only = None if only is None else _with_sources(only, plans)
-        self._looked = looked
+        self._sample = sample
+        self._wanted = None if sample is None else with_sources(sample.look.launches, plans)
+        # Of what writes a variable that is read under another name, the layout is needed.
+        self._renamed = None if self._wanted is None else renamed(self._wanted, plans)
+        if self._wanted is not None:
+            self.only = self._wanted | writers(self._renamed or (), program)
+        self._done: set[int] = set()
         self._max_memory = max_memory
+        self._began = time.perf_counter()
         self._seconds = 0.0
         self._kept: dict[str, _Start] = {}
         self._symbols: dict[str, dict[Any, Any]] = {}
@@ -106,31 +114,40 @@ class ValuesWatch(CallWatch):
         self._inputs: dict[str, dict[torch.fx.Node, weakref.ref[torch.Tensor]]] = {}
         self._checked: set[str] = set()
         self._too_large = False
+        self._core: int | None = None
+        self._looked_at: LaunchPlan | None = None
+        """How the launch under way is looked at, if it is."""
         self._outside: set[int] = set()
 
     def enter(self, function: str, inputs: Values) -> None:
+        self._enter(function, inputs)
+        self._seconds += time.perf_counter() - self._began
+
+    def _enter(self, function: str, inputs: Values) -> None:
         self._note_layouts(inputs, inputs)
-        graph = self._program.graphs.get(function)
-        if graph is None:
+        known = self._functions.get(function)
+        if known is None:
             return
-        self._symbols[function] = bind_symbols(graph.module.graph, inputs.values())
-        written = {n for launch in self._program.model.functions[function].launches() for n in launch.writes}
-        placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+        if known.symbolic:
+            graph = self._program.graphs[function].module.graph
+            self._symbols[function] = bind_symbols(graph, inputs.values())
         # Not held: an input that its owner lets go may be freed, as without torchsan.
         self._inputs[function] = {
             node: weakref.ref(value)
-            for node, (name, value) in zip(placeholders, inputs.items(), strict=False)
-            if isinstance(value, torch.Tensor) and name not in written
+            for node, (name, value) in zip(known.placeholders, inputs.items(), strict=False)
+            if isinstance(value, torch.Tensor) and name not in known.written
         }
 
     def _plan(self, launch: Launch) -> LaunchPlan | None:
-        if self._only is not None and launch.nth not in self._only:
+        if self._wanted is not None and launch.nth not in self._wanted:
+            return None
+        if self._sample is not None and self._seconds > self._sample.look.seconds:
             return None
         return self._plans.get(launch.nth)
 
     def before(self, function: str, launch: Launch, values: Values) -> None:
         start = time.perf_counter()
-        plan = self._plan(launch)
+        plan = self._looked_at = self._plan(launch)
         self._before = {}
         self._too_large = plan is not None and self._max_memory is not None and _needed(values) > self._max_memory
         if plan is None or self._too_large:
@@ -142,6 +159,7 @@ class ValuesWatch(CallWatch):
             for name in plan.known:
                 if name in overwritten and isinstance(values[name], torch.Tensor):
                     self._before[name] = copy(values[name])
+        self._core = current_core()
         self._seconds += time.perf_counter() - start
 
     def repeatable(self, function: str, launch: Launch, again: Callable[..., Any]) -> None:
@@ -149,11 +167,12 @@ class ValuesWatch(CallWatch):
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         began = time.perf_counter()
-        plan = self._plan(launch)
+        plan = self._looked_at
         again, self._again = self._again, None
         if plan is None or self._too_large:
             self._pass_over(launch, values)
             return
+        self._done.add(launch.nth)
         start = self._start(plan, values)
         with undisturbed():
             replayer = self._replayer(function, launch, start)
@@ -163,6 +182,7 @@ class ValuesWatch(CallWatch):
             if plan.keep:
                 self._keep(launch, plan, start, wrong=wrong)
         self._before = {}
+        self._repetition.forget()
         self._note_layouts(launch.writes, values)
         unpacked = {t.buffer: _result(values[t.variable], t) for t in plan.targets if t.variable != t.buffer}
         self._note_layouts(unpacked, unpacked)
@@ -181,14 +201,34 @@ class ValuesWatch(CallWatch):
     def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
         others = {} if again is None else self._repetition.differences(at.values, again)
+        if not others and self._is_as_usual(at):
+            return False
         wrong = [c for w in self._judge(at, thorough=self._probes) if (c := self._confirmed(w, at, again)) is not None]
-        reported = self._report_unsteady(at, others)
+        reported = self._report_unsteady(at, others, wrong, again) if again is not None else set()
         wrong = [w for w in wrong if w.target.variable not in reported]
         if not at.start.suspect:
             self._report_wrong(at, wrong)
             if self._probes and again is not None and not wrong and not others:
                 self._try_other_data(at, again)
         return bool(wrong)
+
+    def _is_as_usual(self, at: _Launched) -> bool:
+        """Whether a look that is no close one is enough: all results lie as near to eager's as they did when judged."""
+        if self._sample is None or self._sample.look.closely or at.start.suspect:
+            return False
+        results = {t: actual for t in at.plan.targets if (actual := _result(at.values[t.variable], t)) is not None}
+        try:
+            eager = at.replayer.run_all([t.node for t in results], Arithmetic.EAGER)
+        except Exception:  # what cannot be replayed is said when it is judged
+            log.debug("cannot replay %s", at.launch.kernel, exc_info=True)
+            return False
+        usual = self._sample.usual
+        pairs = zip(results.items(), eager, strict=True)
+        if not all(usual.allows((at.launch.nth, t.buffer), actual, again) for (t, actual), again in pairs):
+            return False
+        for target in results:
+            self._checked.update((target.buffer, target.variable, *at.plan.inner))
+        return True
 
     def _start(self, plan: LaunchPlan, values: Values) -> _Start:
         sources = [self._kept[name] for name in plan.inner if name in self._kept]
@@ -226,7 +266,7 @@ class ValuesWatch(CallWatch):
 
     def _note_layouts(self, names: Iterable[str], values: Values) -> None:
         for name in names:
-            value = values[name]
+            value = values[name] if self._renamed is None or name in self._renamed else None
             if isinstance(value, torch.Tensor):
                 self._layouts[name] = (tuple(value.shape), value.stride())
 
@@ -243,9 +283,10 @@ class ValuesWatch(CallWatch):
 
     def close(self, error: BaseException | None) -> None:
         ref = self._program.ref
-        if self._looked is not None:
-            self._looked(self._seconds)
+        began = time.perf_counter()
         self._writer.checked(ref.id, ref.direction, sorted(self._checked), Check.VALUES)
+        if self._sample is not None:
+            self._sample.looked(self._done, self._seconds + time.perf_counter() - began)
 
     def _confirmed(self, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> Wrong | None:
         """What is left of a wrong result after other data were asked, where they have to be."""
@@ -310,6 +351,8 @@ class ValuesWatch(CallWatch):
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
+                if self._sample is not None and judgement.outcome is Outcome.RIGHT:
+                    self._sample.usual.learn((at.launch.nth, target.buffer), actual, judgement.eager)
                 if otherwise:
                     self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
                 elif judgement.outcome is not Outcome.RIGHT:
@@ -355,19 +398,25 @@ class ValuesWatch(CallWatch):
             finding = flip_finding(self._program, at.launch, target, flip, int(apart.sum()), apart.numel())
             self._report(self._program, finding, partial(exhibit_of, at.replayer, target.node))
 
-    def _report_unsteady(self, at: _Launched, others: Mapping[str, torch.Tensor]) -> set[str]:
+    def _report_unsteady(
+        self, at: _Launched, others: Mapping[str, torch.Tensor], wrong: Iterable[Wrong], again: Callable[..., Any]
+    ) -> set[str]:
         """Report what came out otherwise when the launch ran again; return the variables that need no other finding.
 
         One that rounding does not explain is one finding, whether or not it came out right this time.
         """
-        reported = set()
-        for unsteady in _unsteady(at, others):
-            result = unsteady.target.node if unsteady.target is not None else at.plan.nodes[-1]
-            finding = unsteady_finding(self._program, at.launch, at.plan, unsteady)
+        ran = Ran(launch=at.launch, plan=at.plan, values=at.values, replayer=at.replayer, core=self._core)
+        found = list(unsteady(ran, others, self._repetition, again))
+        known = {one.name for one in found}
+        for each in wrong:
+            if each.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE) and each.target.variable not in known:
+                once = wrong_only_once(ran, each.target, each.actual, self._before, again)
+                found += [] if once is None else [once]
+        for one in found:
+            result = one.target.node if one.target is not None else at.plan.nodes[-1]
+            finding = unsteady_finding(self._program, at.launch, at.plan, one)
             self._report(self._program, finding, partial(exhibit_of, at.replayer, result))
-            if unsteady.rounding is False:
-                reported.add(unsteady.name)
-        return reported
+        return {one.name for one in found if one.rounding is False}
 
     def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
         for each, finding in findings_for(self._program, at.launch, at.plan, wrong, at.start.through):
@@ -397,19 +446,6 @@ def _needed(values: Values) -> int:
     return _COPIES * sum(v.numel() * v.element_size() for v in values.values() if isinstance(v, torch.Tensor))
 
 
-def _with_sources(only: frozenset[int], plans: Mapping[int, LaunchPlan]) -> frozenset[int]:
-    """The launches, and those that leave variables without a node for them."""
-    keepers = {name: nth for nth, plan in plans.items() for name in plan.keep}
-    found, stack = set(only), list(only)
-    while stack:
-        for name in plans[stack.pop()].inner:
-            source = keepers.get(name)
-            if source is not None and source not in found:
-                found.add(source)
-                stack.append(source)
-    return frozenset(found)
-
-
 def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
     """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
     if all(is_own(n.target) for n in at.plan.nodes if hasattr(n.target, "namespace")):
@@ -421,22 +457,6 @@ def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
         return one.shape != other.shape or one.dtype != other.dtype or bool(other_bits(one, other).any())
 
     return aside(twice)
-
-
-def _unsteady(at: _Launched, others: Mapping[str, torch.Tensor]) -> Iterator[Unsteady]:
-    """What the launch made of the same operands when it ran again, where that was something else."""
-    for name, other in others.items() if at.plan.nodes else ():
-        first = at.values[name]
-        target = next((t for t in at.plan.targets if t.variable == name), None)
-        steady = rounding = None
-        if target is not None:
-            try:
-                both = [at.replayer.judge(target.node, actual) for actual in (first, other)]
-                steady = not bool(other_bits(both[0].eager, both[1].eager).any())
-                rounding = all(is_noise(judgement, first, other) for judgement in both)
-            except (Unavailable, RuntimeError) as e:
-                log.debug("cannot say what eager makes of %s: %s", name, e)
-        yield Unsteady(name=name, target=target, first=first, second=other, eager=steady, rounding=rounding)
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:

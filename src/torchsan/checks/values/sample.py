@@ -1,0 +1,51 @@
+"""What is looked at of a call under a budget, and which other launches have to be seen for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from torchsan.checks.values.plan import LaunchPlan
+from torchsan.reference.usual import Usual
+from torchsan.watch.observer import CompiledProgram
+from torchsan.watch.sampling import Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What to look at, how far from eager the program's results usually are, and whom to tell which launches it was.
+
+    `looked` gets those that ran, and how long it took.
+    """
+
+    look: Look
+    usual: Usual
+    looked: Callable[[Collection[int], float], None]
+
+
+def with_sources(only: frozenset[int], plans: Mapping[int, LaunchPlan]) -> frozenset[int]:
+    """The launches, and those that leave variables without a node for them."""
+    if not any(plans[nth].inner for nth in only):
+        return only
+    keepers = {name: nth for nth, plan in plans.items() for name in plan.keep}
+    found, stack = set(only), list(only)
+    while stack:
+        for name in plans[stack.pop()].inner:
+            source = keepers.get(name)
+            if source is not None and source not in found:
+                found.add(source)
+                stack.append(source)
+    return frozenset(found)
+
+
+def renamed(wanted: frozenset[int], plans: Mapping[int, LaunchPlan]) -> frozenset[str]:
+    """The variables that these launches read under another name: their layouts are needed."""
+    return frozenset(h.variable for nth in wanted for name, h in plans[nth].known.items() if name != h.variable)
+
+
+def writers(names: Collection[str], program: CompiledProgram) -> frozenset[int]:
+    """The launches that write variables of these names."""
+    if not names:
+        return frozenset()
+    launches = (launch for function in program.model.functions.values() for launch in function.launches())
+    return frozenset(launch.nth for launch in launches if not set(names).isdisjoint(launch.writes))
