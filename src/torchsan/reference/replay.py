@@ -74,8 +74,9 @@ class Replayer:
         self._found: dict[tuple[torch.fx.Node, Arithmetic, int], Any] = {}
 
     def expect(self, nodes: Iterable[torch.fx.Node]) -> None:
-        """Keep what a run computes of these on its way: they are to be judged, too, those that come first last."""
-        self._expected.update(nodes)
+        """Keep what a run computes of these on its way, and of no others: they are to be judged, the first one last."""
+        self._expected = set(nodes)
+        self._found.clear()
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.

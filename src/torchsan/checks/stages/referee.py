@@ -186,7 +186,7 @@ class FunctionWatch:
         leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
         pending = partial(self._gradients, twin, known, leaves)
         self._referee.pend(twin)
-        self._referee.eager_gradients.awaited = True
+        self._referee.eager_gradients.await_for(twin)
         reason = call.region.follow(outputs, pending)
         call.region.forget()
         if reason is not None:
@@ -223,7 +223,7 @@ class FunctionWatch:
             self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
         finally:
             twin.close()
-            self._referee.eager_gradients.forget()
+            self._referee.eager_gradients.forget(twin)
 
     def _captured(self, leaves: Mapping[str, weakref.ref[torch.Tensor]], name: str) -> torch.Tensor | None:
         """The gradient of a leaf as what Dynamo captured gives it."""
