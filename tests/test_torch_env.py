@@ -40,8 +40,8 @@ def test_a_package_that_does_not_come_is_asked_for_twice_and_has_a_status_of_its
         calls.append(words)
         return subprocess.CompletedProcess(words, 1)
 
-    monkeypatch.setattr(torch_env.subprocess, "run", run)
-    monkeypatch.setattr(torch_env.time, "sleep", lambda _: None)
+    monkeypatch.setattr("tools.torch_env.subprocess.run", run)
+    monkeypatch.setattr("tools.torch_env.time.sleep", lambda _: None)
     with pytest.raises(SystemExit) as ended:
         torch_env.install("torch==2.15.0")
     assert (ended.value.code, len(calls)) == (os.EX_TEMPFAIL, 2)

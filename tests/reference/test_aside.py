@@ -105,7 +105,7 @@ def test_an_operator_of_the_users_is_called_as_often_as_without_torchsan(
         results = []
         for _ in range(3):
             x = torch.randn(40).to(dtype).requires_grad_()
-            result = compiled(x)
+            result: torch.Tensor = compiled(x)  # type: ignore[no-untyped-call]  # torch leaves it without types
             torch.autograd.backward(result)
             assert x.grad is not None
             results += [float(result.detach()), float(x.grad.sum())]

@@ -39,7 +39,7 @@ class Scaled(torch.nn.Module):
 
 
 def test_parameters_arguments_and_gradients_of_a_compile_have_names() -> None:
-    from functorch.compile import make_boxed_func
+    from functorch.compile import make_boxed_func  # type: ignore[import-untyped]  # torch leaves it without types
     from torch._functorch.aot_autograd import aot_module_simplified
 
     names, found = InputNames(), []

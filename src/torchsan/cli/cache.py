@@ -54,7 +54,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `cache` to the command line."""
     parser = commands.add_parser(
         "cache",
-        help="compare a folder of compile caches with fresh compiles",
         description="List what the FX graph cache and the AOTAutograd cache in a folder hold. The code of each graph "
         "is generated anew and compared; none of it is loaded or run. Exit status: 0 if what could be compared is what "
         "this PyTorch generates here, 1 if not, 4 if nothing could be read or compared.",

@@ -59,7 +59,7 @@ EXPORTERS: tuple[Exporter[Any], ...] = (_JsonExporter(), _HtmlExporter(), _Sarif
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `check-kernel` to the command line."""
-    parser = commands.add_parser("check-kernel", help="is this kernel right?", description=_DESCRIPTION)
+    parser = commands.add_parser("check-kernel", description=_DESCRIPTION)
     flag = parser.add_argument
     flag(
         "kernel", metavar="FILE[:NAME]", help="the kernel: a function, an operator, a module's class (default `kernel`)"

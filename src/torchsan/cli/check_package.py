@@ -29,9 +29,7 @@ for others give --program.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `check-package` to the command line."""
-    parser = commands.add_parser(
-        "check-package", help="check an AOTInductor package against eager", description=_DESCRIPTION
-    )
+    parser = commands.add_parser("check-package", description=_DESCRIPTION)
     flag = parser.add_argument
     flag("package", metavar="PACKAGE", type=Path, help="the .pt2 file that AOTInductor built")
     flag("--program", metavar="FILE", type=Path, help="the exported program, as torch.export.save wrote it")

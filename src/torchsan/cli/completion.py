@@ -21,7 +21,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `completion` to the command line."""
     parser = commands.add_parser(
         "completion",
-        help="let bash, zsh or fish complete what you type",
         description="Print a script that completes commands, flags and values. Its first line says where it goes.",
     )
     parser.add_argument("shell", choices=tuple(_HOW), help="for which shell")

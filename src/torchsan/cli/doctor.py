@@ -91,7 +91,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `doctor` to the command line."""
     parser = commands.add_parser(
         "doctor",
-        help="what works on this machine",
         description="Look at torch, compiler, devices and caches. Exit status 1 if something needed is missing.",
     )
     parser.add_argument(

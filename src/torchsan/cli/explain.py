@@ -14,7 +14,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `explain` to the command line."""
     parser = commands.add_parser(
         "explain",
-        help="what a kind of finding means, and what to do",
         description="Say what a kind of finding means, what usually causes it, and what to do. "
         "Without a kind: list them.",
     )

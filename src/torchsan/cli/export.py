@@ -14,7 +14,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `export` to the command line."""
     parser = commands.add_parser(
         "export",
-        help="recordings as tables for SQL engines",
         description="Write the tables `runs`, `findings` and `kernels` of some recordings as Parquet files, "
         "which DuckDB, Spark, Ray Data and others read.",
     )

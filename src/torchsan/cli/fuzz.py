@@ -19,7 +19,7 @@ small.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `fuzz` to the command line."""
-    parser = commands.add_parser("fuzz", help="look for bugs with made-up programs", description=_DESCRIPTION)
+    parser = commands.add_parser("fuzz", description=_DESCRIPTION)
     parser.add_argument("--size", metavar="N", type=int, default=8, help="lines of a program; default up to 8")
     parser.add_argument("--programs", metavar="N", type=int, help="stop after so many programs")
     add_sweep_flags(parser)

@@ -12,22 +12,43 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from torchsan._version import __version__
 from torchsan.cli.started import stand_firm
 from torchsan.errors import TorchsanError, UsageError
-from torchsan.report.findings import clean
 
 _TASKS = {
-    "check a program": ("run",),
-    "see what was found": ("report", "open", "explain", "repro"),
-    "look at values, and compare": ("values", "diff", "export"),
-    "check a part by itself": ("ops", "check-kernel", "check-package", "cache"),
-    "look for bugs of PyTorch or a backend": ("sweep", "fuzz"),
-    "look after things": ("doctor", "store", "completion"),
+    "check a program": {
+        "run": "run a program under torchsan",
+    },
+    "see what was found": {
+        "report": "show a recording again",
+        "open": "show a recording in the browser",
+        "explain": "what a kind of finding means, and what to do",
+        "repro": "make a reproducer of a finding",
+    },
+    "look at values, and compare": {
+        "values": "show what was watched",
+        "diff": "where two recordings differ first",
+        "export": "recordings as tables for SQL engines",
+    },
+    "check a part by itself": {
+        "ops": "check the operators of a library",
+        "check-kernel": "is this kernel right?",
+        "check-package": "check an AOTInductor package against eager",
+        "cache": "compare a folder of compile caches with fresh compiles",
+    },
+    "look for bugs of PyTorch or a backend": {
+        "sweep": "look for bugs of PyTorch or of a backend",
+        "fuzz": "look for bugs with made-up programs",
+    },
+    "look after things": {
+        "doctor": "what works on this machine",
+        "store": "look after a tensor store",
+        "completion": "let bash, zsh or fish complete what you type",
+    },
 }
-"""The commands, by what one wants to do."""
+"""The commands and what each does, by what one wants to do."""
 _COMMANDS = tuple(name for names in _TASKS.values() for name in names)
 _EPILOG = """\
 examples:
@@ -68,39 +89,33 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(commands: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the command line with these commands; those left out are not even imported."""
+    """Return the parser of the command line with these commands; of the others it knows the names.
+
+    A command is imported when it is added, and only then: `torchsan --help` needs none of them.
+    """
     parser = _Parser(
         prog="torchsan",
         description="The sanitizer for compiled PyTorch: says which kernel, pass or operator is wrong, and where.",
+        epilog=f"{_by_task()}\n{_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"torchsan {__version__}")
-    added = _Commands(parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser, help="see below"))
-    for name in commands:
-        importlib.import_module(f"torchsan.cli.{name.replace('-', '_')}").add_parser(added)
-    parser.epilog = f"{added.by_task()}\n{_EPILOG}"
+    added = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser, help="see below")
+    for name in _COMMANDS:
+        if name in commands:
+            importlib.import_module(f"torchsan.cli.{name.replace('-', '_')}").add_parser(added)
+        else:
+            added.add_parser(name)
     return parser
 
 
-class _Commands:
-    """Takes the commands for argparse, and keeps what each does: argparse would list them in one row."""
-
-    def __init__(self, added: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-        self._added = added
-        self._does: dict[str, str] = {}
-
-    def add_parser(self, name: str, *, help: str, **how: Any) -> argparse.ArgumentParser:  # argparse's
-        self._does[name] = help
-        return self._added.add_parser(name, **how)
-
-    def by_task(self) -> str:
-        """The commands that were added, below what they are for."""
-        lines = []
-        for task, names in _TASKS.items():
-            listed = [f"  {name:<15} {self._does[name]}" for name in names if name in self._does]
-            lines += [f"{task}:", *listed, ""] if listed else []
-        return "\n".join(lines)
+def _by_task() -> str:
+    """The commands below what they are for: argparse would list them in one row."""
+    lines = []
+    for task, names in _TASKS.items():
+        lines += [f"{task}:", *(f"  {name:<15} {does}" for name, does in names.items()), ""]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, io.StringIO())
     words = sys.argv[1:] if argv is None else argv
     try:
-        args = make_parser(words[:1] if words[:1] and words[0] in _COMMANDS else _COMMANDS).parse_args(words)
+        args = make_parser(words[:1]).parse_args(words)
         status: int = args.run(args)
         sys.stdout.flush()
         return status
@@ -139,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, status: int) -> int:
+    from torchsan.report.findings import clean
+
     with suppress(OSError, ValueError):
         sys.stderr.write(f"torchsan: error: {clean(message, 4000)}\n")  # It may quote a recording.
     return status

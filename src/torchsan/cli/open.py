@@ -17,7 +17,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `open` to the command line."""
     parser = commands.add_parser(
         "open",
-        help="show a recording in the browser",
         description="Write the page of a recording to a temporary file, print its path, and show it in the browser.",
     )
     parser.add_argument("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")

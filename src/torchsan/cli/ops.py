@@ -41,7 +41,7 @@ _EXPORTERS = (_JsonExporter(),)
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `ops` to the command line."""
-    parser = commands.add_parser("ops", help="check the operators of a library", description=_DESCRIPTION)
+    parser = commands.add_parser("ops", description=_DESCRIPTION)
     parser.add_argument("modules", nargs="+", metavar="MODULE", help="a module, or the path of a .py file")
     add_export_flags(parser, _EXPORTERS)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes seconds each")

@@ -40,7 +40,7 @@ def files_of(path: str) -> list[Path]:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
-    parser = commands.add_parser("report", help="show a recording again", description="Show what a recording says.")
+    parser = commands.add_parser("report", description="Show what a recording says.")
     parser.add_argument(
         "recordings",
         metavar="RECORDING",

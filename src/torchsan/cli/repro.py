@@ -30,7 +30,7 @@ command goes on from there.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `repro` to the command line."""
-    parser = commands.add_parser("repro", help="make a reproducer of a finding", description=_DESCRIPTION)
+    parser = commands.add_parser("repro", description=_DESCRIPTION)
     flag = parser.add_argument
     flag("recording", metavar="RECORDING", help="the folder that `torchsan run` wrote, or its URL")
     flag("finding", metavar="FINDING", nargs="?", help="such as F2; default the first of severity error")

@@ -50,7 +50,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `run` to the command line. Options end where the program begins, as with python itself."""
     parser = commands.add_parser(
         "run",
-        help="run a program under torchsan",
         description=_DESCRIPTION,
         usage="torchsan run [options] SCRIPT [ARGS…]\n       torchsan run [options] -m MODULE [ARGS…]",
         allow_abbrev=False,

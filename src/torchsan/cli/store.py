@@ -26,7 +26,7 @@ _FORMATS = (".safetensors", ".npy", ".pt")
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("store", help="look after a tensor store", description=__doc__)
+    parser = subparsers.add_parser("store", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def add(name: str, action: object, text: str) -> Callable[..., argparse.Action]:

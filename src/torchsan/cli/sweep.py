@@ -45,7 +45,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `sweep` to the command line."""
     parser = commands.add_parser(
         "sweep",
-        help="look for bugs of PyTorch or of a backend",
         description=_DESCRIPTION,
         usage="torchsan sweep [options] ops|models [GLOB…]\n       torchsan sweep [options] FILE",
     )

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `values` to the command line."""
-    parser = commands.add_parser(
-        "values", help="show what was watched", description="Show the values that a run with --watch recorded."
-    )
+    parser = commands.add_parser("values", description="Show the values that a run with --watch recorded.")
     flag = parser.add_argument
     flag("recording", metavar="RECORDING", help="the folder that `torchsan run --watch …` wrote")
     flag("--kernels", metavar="GLOB[,GLOB…]", default="", help="only these kernels; !GLOB excludes")
