@@ -1,4 +1,4 @@
-"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift RANK:STEP] [--gradient …] [--kill …] [--flip …]`."""
+"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift|--gradient|--kill|--flip RANK:STEP]`."""
 
 from __future__ import annotations
 
