@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,7 +61,8 @@ def flip_bits(every: int) -> None:
     """From now on a core of this rank's computes wrong: of some products, a bit is another."""
     from torch._inductor.select_algorithm import extern_kernels
 
-    real, seen = extern_kernels.mm, 0
+    kernels: Any = extern_kernels  # its names are made when they are asked for
+    real, seen = kernels.mm, 0
 
     def flipping(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         nonlocal seen
@@ -70,7 +72,7 @@ def flip_bits(every: int) -> None:
             result.view(torch.int32).view(-1)[3] ^= 1 << 28
         return result
 
-    extern_kernels.mm = flipping
+    kernels.mm = flipping
 
 
 generator = torch.Generator().manual_seed(rank)

@@ -30,8 +30,15 @@ pytestmark = pytest.mark.slow
 def start(folder: Path, *words: str, options: tuple[str, ...] = (), budget: str = "20%") -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(Path(torchsan.__file__).parents[1])}
     command = [sys.executable, "-W", "ignore", "-m", "torchsan", "run", "--budget", budget, *options, JOB, *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def wait_for_finding(recording: Path, seconds: float = 300) -> None:
@@ -76,7 +83,7 @@ def ended(job: subprocess.Popen[str], recording: Path) -> None:
 def test_what_was_found_is_in_the_recording_however_the_job_ends(
     tmp_path: Path, end: Callable[[subprocess.Popen[str], Path], None]
 ) -> None:
-    job = start(tmp_path, "60" if end is killed else "20", "--wrong-from", "200", options=("--out", "run"))
+    job = start(tmp_path, "600" if end is killed else "steps:3000", "--wrong-from", "200", options=("--out", "run"))
     wait_for_finding(tmp_path / "run")
     end(job, tmp_path / "run")
     found = [f for f in Reader(tmp_path / "run").findings() if f.severity == "error"]
@@ -98,16 +105,16 @@ def test_what_was_found_is_in_the_recording_however_the_job_ends(
 
 
 def test_a_disk_that_fills_up_in_the_midst_ends_no_job_and_loses_no_finding(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 4096) as disk:
-        job = start(tmp_path, "30", "--wrong-from", "1500", options=("--out", str(disk / "run")))
+    with small_disk(tmp_path / "disk", 16_384) as disk:
+        job = start(tmp_path, "steps:4000", "--wrong-from", "1500", options=("--out", str(disk / "run")))
         assert job.stdout is not None
         for line in job.stdout:
             if int(line.split()[0]) >= 1000:
                 break
-        with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="space"):
+        with pytest.raises(OSError, match="space"):
             while True:
-                ballast.write(bytes(4096))
-                ballast.flush()
+                with (disk / "ballast").open("ab", buffering=0) as ballast:
+                    ballast.write(bytes(4096))
         out, err = job.communicate()
         recorded = [f.id for f in Reader(disk / "run").findings()]
     assert re.search(r"^\d+00 ", out, re.MULTILINE)  # It went on.
@@ -120,7 +127,7 @@ def test_a_bucket_that_vanishes_in_the_midst_leaves_the_recording_here(tmp_path:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     url = f"file://{bucket}/run"
-    job = start(tmp_path, "40", "--wrong-from", "500", options=("--out", url))
+    job = start(tmp_path, "steps:2000", "--wrong-from", "500", options=("--out", url))
     until = time.monotonic() + 120
     while not (bucket / "run" / "manifest.json").exists() and time.monotonic() < until:
         time.sleep(0.2)
