@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# PyTorch and torchsan, which is all that the demo needs.
+USABLE := .venv/.usable
 # Two workers, and one thread each: compiled tests are many small programs. A worker that dies ends the run: xdist
 # would start another, and may then wait for ever for tests that the dead one was to run.
 WORKERS := -n 2 --dist loadgroup --max-worker-restart 0
@@ -19,15 +21,20 @@ SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/pr
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	@echo "== creating .venv (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "== installing torchsan and the pinned versions of constraints.txt (once; some minutes, most of it PyTorch)"
+	@echo "== installing PyTorch and torchsan (once; a minute or some, most of it PyTorch)"
 	@set -o pipefail; $(INSTALL) torch | $(PROGRESS)
+	@set -o pipefail; $(INSTALL) -e . | $(PROGRESS)
+	@touch $@
+
+$(STAMP): $(USABLE)
+	@echo "== installing what the tests, the linters and the documentation need (once; some minutes)"
 	@set -o pipefail; $(INSTALL) -e '.[lint,test,docs,release,s3,safetensors,triton]' | $(PROGRESS)
 	@touch $@
 
-demo: $(STAMP)  ## look inside a compiled model; with another PyTorch: TORCH=2.15.0
+demo: $(USABLE)  ## look inside a compiled model; with another PyTorch: TORCH=2.15.0
 	@python=$(if $(TORCH),$$($(BIN)/python -m tools.torch_env $(TORCH)),$(BIN)/python) && $$python examples/demo.py
 
 test: $(STAMP)  ## the tests, except the long ones

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.machine import is_fixed, prepare
+from torchsan.torch_internals.operators import start_autograd
 
 # A shell that starts the tests in the background, or nohup, ignores these for them and for all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     global _prepared
     if not hasattr(config, "workerinput"):
         _prepared = prepare()
+    start_autograd()  # Tests trace graphs by themselves, and later ones fork.
 
 
 def pytest_report_header() -> list[str]:

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +26,11 @@ def identity(file: str | Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def unchanged(descriptors: Mapping[int, tuple[int, int] | None]) -> bool:
+    """Whether each descriptor still leads to the file whose `identity` stands beside it."""
+    return all(identity(number) == file for number, file in descriptors.items())
 
 
 def open_plain(file: str | Path, *, follow: bool) -> int:

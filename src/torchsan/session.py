@@ -206,6 +206,9 @@ class Session:
         from torchsan.watch.observer import not_checked
         from torchsan.watch.operators import OperatorObserver
         from torchsan.watch.replicas import observe_replicas
+        from torchsan.watch.stack import room_on_the_stack
+
+        stack.enter_context(room_on_the_stack())
 
         caveat = check_version()
         if caveat is not None:

@@ -180,6 +180,30 @@ def test_the_other_levels(watch: str, tmp_path: Path) -> None:
     )
 
 
+class Kinds(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        odd = torch.where(x > 2, torch.inf, torch.where(x < -2, torch.nan, x))
+        whole = (x * 40).to(torch.int32)
+        wide = [x.double() * 1e6, odd, odd.half(), odd.bfloat16()]
+        integers = [whole, whole.to(torch.int64) << 40, whole.to(torch.int8), whole.to(torch.uint8), x > 0]
+        return (*wide, *integers, (x + 1).t(), (x * 2)[::2, 1::3], (x - 1).relu())
+
+
+@pytest.mark.slow
+def test_statistics_are_those_of_the_elements(tmp_path: Path) -> None:
+    x = torch.randn(300, 257, generator=torch.Generator().manual_seed(0)).clamp(-3, 3)
+    program = torch.export.export(Kinds(), (x,))
+    package = torchsan.aot_compile(program, tmp_path / "m.pt2", watch="print", kernels="(outputs)")
+    results, values = recorded(package, x, tmp_path / "out")
+    assert len(values) == len(results) == 12
+    for result, value in zip(results, values, strict=True):
+        expected, found = torchsan.summarize(result), value.summary
+        assert found is not None
+        for name in ("minimum", "maximum", "nan", "posinf", "neginf", "zeros"):
+            assert getattr(found, name) == getattr(expected, name), (value.name, name)
+        assert (found.mean, found.std) == pytest.approx((expected.mean, expected.std), rel=1e-9)
+
+
 @pytest.mark.slow
 def test_the_kernel_that_kills_the_process_is_the_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.graph import GraphLowering

@@ -80,7 +80,7 @@ def test_the_reports(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert_golden_json(f"diff-{name}.json", report)
     page = Path("diff.html").read_text()
     assert f">{report['status']}</span>" in page
-    assert ("Where the runs part" in page) == bool(report["values"])
+    assert ("Where the runs begin to differ" in page) == bool(report["values"])
 
 
 def test_json_alone_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch  # noqa: F401  # before anything stands in the place of what it is imported with
@@ -93,7 +94,7 @@ def test_a_machine_whose_matmul_dies_is_told_the_remedy(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("tried", "status", "said"),
     [
-        (None, 0, "not tried with this PyTorch"),
+        (None, 0, "not tried yet with this PyTorch"),
         (Tried(unfinished=1), 0, "torchsan doctor --canary"),
         (Tried(), 0, "canary values   finds its planted fault, and nothing in the clean twin"),
         (Tried(failures={"memory": "it misses"}), 4, "it misses. It is off, and runs that ask for it are incomplete"),
@@ -116,3 +117,29 @@ def test_the_canary_is_tried_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor, "examine", lambda: iter(()))
     monkeypatch.setattr(doctor, "try_checks", lambda: Tried(failures={"values": "it misses"}))
     assert doctor.run(argparse.Namespace(canary=True)) == 4
+
+
+def test_an_import_of_torch_that_dies_kills_a_child_and_not_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    tried = doctor._problem
+    monkeypatch.setattr(doctor, "_problem", lambda _command: tried([sys.executable, "-c", code]))
+    doctor._matmul_problem.cache_clear()
+    examined = doctor._torch()
+    assert examined.needed
+    assert examined.found.endswith("cannot be imported: it dies of SIGSEGV")
+    doctor._matmul_problem.cache_clear()
+
+
+def test_what_is_known_is_said_while_the_rest_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+
+    def slow() -> Iterator[doctor.Examined]:
+        yield doctor.Examined(what="first", found="here")
+        said.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(doctor, "examine", slow)
+    monkeypatch.setattr(doctor, "last_try", lambda: None)
+    doctor.run(argparse.Namespace(canary=False))
+    assert said == ["ok      first           here\n"]

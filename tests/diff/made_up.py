@@ -11,7 +11,16 @@ import torch
 
 from torchsan.options import Options, Watch
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord, Watched
+from torchsan.records import (
+    Direction,
+    GraphId,
+    GraphNodes,
+    GraphRecord,
+    KernelKind,
+    KernelRecord,
+    NodeRecord,
+    Watched,
+)
 from torchsan.watch.output import WatchOutput
 
 TEXT = """\
@@ -73,6 +82,7 @@ def record(
     closed: bool = True,
     command: Sequence[str] = ("model.py",),
     memory: int = 1024,
+    called: Mapping[str, str] | None = None,
 ) -> Reader:
     """Write a recording in which each node of `calls` was left by a kernel of its own, and read it again."""
     writer = Writer.create(path, command=command, options=Options(watch=watch))
@@ -92,6 +102,9 @@ def record(
                 artifacts=artifacts,
             )
         )
+        inputs_ = tuple(NodeRecord(name=n, op="placeholder", called=c) for n, c in (called or {}).items())
+        if inputs_:
+            writer.event("nodes", {"nodes": GraphNodes(graph=made.id, direction=made.direction, nodes=inputs_)})
     sink = WatchOutput(writer, Options(watch=watch))
     for call, values in enumerate(calls if watch is not Watch.OFF else ()):
         for name in given:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.diff.made_up import TEXT
-from torchsan.diff.align import pair_nodes
+from torchsan.diff.align import Graph, pair_nodes
 from torchsan.graphs.printed import FxGraph, parse_graph
+from torchsan.records import Direction, GraphId, GraphRecord
 
 
 def changed(*changes: tuple[str, str]) -> FxGraph:
@@ -86,3 +87,11 @@ def test_what_a_backward_is_given_is_paired_as_the_forward_computed_it() -> None
         'class G(torch.nn.Module):\n    def forward(self, relu: "f32[4]", mul_9: "f32[4]"):\n        return (mul_9,)\n'
     )
     assert pair_nodes(a, b, forward).pairs == {"mul": "mul_9", "relu": "relu"}
+
+
+def test_inputs_are_called_as_the_user_calls_them() -> None:
+    fx = changed()
+    record = GraphRecord(id=GraphId(0), direction=Direction.FORWARD, artifacts={})
+    named = Graph(record=record, fx=fx, called={"arg0_1": "x", "arg1_1": "fc.weight"})
+    assert named.text(fx.by_name["mm"]) == "mm = aten.mm.default(x, fc.weight)"
+    assert Graph(record=record, fx=fx).text(fx.by_name["mm"]) == "mm = aten.mm.default(arg0_1, arg1_1)"

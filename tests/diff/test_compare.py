@@ -338,3 +338,10 @@ def test_elements_that_share_memory_are_not_all_looked_at(tmp_path: Path) -> Non
     diff = compare_recordings(Reader(tmp_path / "a"), Reader(tmp_path / "b"))
     assert diff.status is Status.INCOMPLETE
     assert any("has many more elements than are stored" in reason for reason in diff.reasons)
+
+
+def test_an_input_has_the_name_that_the_user_gave_it(compare: Compare) -> None:
+    called = {"called": {"arg1_1": "fc.weight"}}
+    diff = compare([run(inputs())], [run(inputs(1))], called, called)
+    assert [v.name for v in diff.values if v.role is Role.INPUT] == ["arg0_1", "fc.weight"]
+    assert [v.a.node for v in diff.values if v.role is Role.INPUT] == ["arg0_1", "arg1_1"]

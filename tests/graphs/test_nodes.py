@@ -61,7 +61,7 @@ def test_a_finding_is_named_by_what_computes_its_nodes_and_by_the_nearest_line()
 
 def test_the_nodes_of_a_graph_share_their_lines() -> None:
     lowered = LoweredGraph(function="call", module=module(), inputs=("x",), buffers=())
-    found = graph_nodes(GraphRef(id=GraphId(0), direction=Direction.FORWARD), [lowered])
+    found = graph_nodes(GraphRef(id=GraphId(0), direction=Direction.FORWARD), [lowered], {})
     assert [(n.name, n.op, n.inputs, n.type, n.source) for n in found.nodes] == [
         ("x", "placeholder", (), "float32[2, 3]", None),
         ("relu_default", "aten.relu.default", ("x",), "", 0),

@@ -169,7 +169,7 @@ def test_steps_keep_their_place_in_compiled_code() -> None:
         memory_step({"a": a}, [])
         b = (a @ a).cos()
         memory_step({"b": b}, [])
-        return b + a
+        return b @ a
 
     with memory_steps("log") as steps:
         x = torch.ones(4, 4)

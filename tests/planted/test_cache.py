@@ -135,6 +135,21 @@ def test_stale_code_is_found_in_artifacts_that_the_program_loads(
     assert [f.severity for f in session.findings] == [Severity.ERROR]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_key_that_two_graphs_of_one_process_share_is_found(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first compile saves, the second finds: the cache is written as it is without torchsan."""
+    from torch._functorch._aot_autograd import autograd_cache
+
+    if shared:
+        monkeypatch.setattr(autograd_cache, "autograd_cache_key", lambda *_, **__: ("a" * 52, []))
+    with torchsan.session(check="cache") as session:
+        torch.compile(lambda x: x.sin())(X)
+        result = torch.compile(lambda x: x.cos())(X)
+    found = [(f.kind, f.stage, f.ops) for f in session.findings if f.severity is Severity.ERROR]
+    assert found == ([(Kind.STALE_CACHE, Stage.CACHE, ("aten.cos.default",))] if shared else [])
+    torch.testing.assert_close(result, X.sin() if shared else X.cos())
+
+
 def test_other_code_with_the_same_results_is_a_note() -> None:
     def commuted(a: str, b: str) -> str:
         return f"{b} + {a}"

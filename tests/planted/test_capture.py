@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -215,6 +216,51 @@ def test_a_fault_of_capture_is_found_and_its_clean_twin_is_not(name: str) -> Non
     assert errors(program, None) == []
     torch._dynamo.reset()
     (finding,) = errors(program, edit)
+    assert (finding.stage, finding.kind) == (Stage.CAPTURE, kind)
+    assert what in finding.message
+
+
+LOG: list[int] = []
+
+
+class Logged:
+    """Its methods write to a global."""
+
+    def note(self, n: int) -> int:
+        LOG.append(n)
+        return n
+
+
+PYTHON: dict[str, tuple[Callable[[torch.Tensor, bool], Any], Kind, str]] = {
+    "a list is longer": (lambda x, wrong: (x, [1] * (3 if wrong else 1)), VALUES, "output 1 is list of 3, not list of"),
+    "a dict has another order": (
+        lambda x, wrong: dict.fromkeys("ba" if wrong else "ab", x),
+        VALUES,
+        "output 0 is dict of 2: 'b', 'a', not dict of 2: 'a', 'b'",
+    ),
+    "a set has another item": (lambda x, wrong: (x, {1, 2 if wrong else 3}), VALUES, "output 1 is set of 2: 1, 2, not"),
+    "True is 1": (lambda x, wrong: (x, 1 if wrong else True), VALUES, "output 1 is 1, not True"),
+    "None is a number": (lambda x, wrong: (x, 5 if wrong else None), VALUES, "output 1 is 5, not None"),
+    "a number is a tensor": (lambda x, wrong: (x, x.sum() if wrong else 5), META, "output 1 is a tensor, and is 5 in"),
+    "a method's write is lost": (
+        lambda x, wrong: x if wrong else (Logged().note(1), x)[1],
+        VALUES,
+        "global LOG is list of 0, not list of 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_python_value_that_is_another_when_compiled_is_found(name: str) -> None:
+    function, kind, what = PYTHON[name]
+
+    def program(wrong: bool, compile_: Compile) -> None:
+        LOG.clear()
+        compile_(lambda x: function(x + 1, wrong and torch.compiler.is_compiling()))(X.clone())
+
+    assert errors(partial(program, False), None) == []
+    torch._dynamo.reset()
+    (finding,) = errors(partial(program, True), None)
     assert (finding.stage, finding.kind) == (Stage.CAPTURE, kind)
     assert what in finding.message
 

@@ -140,8 +140,8 @@ FAULTS = [
     Fault(
         name="a_minimum_that_drops_nan",
         program=_called(lambda x: torch.minimum(x.log(), x), X),
-        pattern=r"triton_helpers\.minimum\(",
-        wrong="tl.minimum(",
+        pattern=r"(?:triton_helpers|tl)\.minimum\((\w+), (\w+)(?:, tl\.PropagateNan\.ALL)?\)",
+        wrong=r"tl.minimum(\1, \2)",
         ops=_ops("minimum.default"),
     ),
     Fault(

@@ -30,9 +30,9 @@ from torchsan.cli.main import main
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader, Writer
 from torchsan.recording.log import EventLog
-from torchsan.reference.isolation import start_autograd
 from torchsan.session import session
 from torchsan.torch_internals.inductor import COMPILER_MODULES
+from torchsan.torch_internals.operators import start_autograd
 
 STEPS = 6
 

@@ -1,4 +1,4 @@
-"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift|--gradient|--kill|--flip RANK:STEP]`."""
+"""A small training job: `ranks_train.py ddp|fsdp|hsdp|plain [--drift R:STEP] [--gradient …] [--kill …] [--flip …]`."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def bias() -> torch.Tensor:
 
 def flip_bits(every: int) -> None:
     """From now on a core of this rank's computes wrong: of some products, a bit is another."""
-    from torch._inductor.select_algorithm import extern_kernels
+    from torch._inductor import select_algorithm
 
-    kernels: Any = extern_kernels  # its names are made when they are asked for
+    kernels: Any = select_algorithm.extern_kernels
     real, seen = kernels.mm, 0
 
     def flipping(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,17 @@ import torch
 import torch.fx
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.judge import Outcome, Unlike, agrees, differ_in_float64, judge, same_in_float64, settle
+from torchsan.reference.judge import (
+    Outcome,
+    Unlike,
+    agrees,
+    as_near_as_usual,
+    differ_in_float64,
+    judge,
+    relative_error,
+    same_in_float64,
+    settle,
+)
 from torchsan.reference.replay import Replayer
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -232,3 +242,24 @@ def test_a_program_in_float64_rounds_no_constant_to_float32() -> None:
     assert judged.outcome is Outcome.WRONG
     judged = differ_in_float64(lambda _arithmetic, seed: x * (1 + (-1) ** seed * 1e-12), wrong, x, double=True)
     assert judged.outcome is Outcome.RIGHT
+
+
+def test_a_result_is_as_near_as_usual_up_to_what_eager_was_off_in_an_earlier_call() -> None:
+    exact = torch.linspace(-1, 1, 100, dtype=torch.float64)
+    error = relative_error((exact * (1 + 1e-5)).float(), exact)
+    assert error == pytest.approx(1e-5, rel=0.1)
+    eager = exact.float()
+    assert as_near_as_usual(eager * (1 + 5e-5), eager, error)
+    assert not as_near_as_usual(eager * (1 + 1e-4), eager, error)
+    assert not as_near_as_usual(eager * torch.nan, eager, error)
+    assert not as_near_as_usual(torch.ones(3, dtype=torch.int64), torch.tensor([1, 1, 2]), error)
+
+
+@pytest.mark.parametrize("lost", [torch.inf, torch.nan])
+def test_a_number_that_is_none_in_float64_is_not_the_same(lost: float) -> None:
+    numbers = torch.ones(4, dtype=torch.float64)
+    others = torch.tensor([1.0, 1.0, 1.0, lost], dtype=torch.float64)
+    assert same_in_float64(numbers + 1e-12, numbers)
+    assert not same_in_float64(numbers, others)
+    assert not same_in_float64(others, numbers)
+    assert same_in_float64(others, others.clone())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
+import weakref
 from typing import Any
 
 import pytest
@@ -66,6 +68,20 @@ def test_what_looks_at_bits_is_computed_in_the_programs_dtypes_and_goes_on_in_fl
     assert torch.equal(exact, (value.view(torch.int32) + 1).view(torch.float32).double() * 3)
 
 
+def test_a_run_that_overwrites_copies_keeps_nothing_of_the_program() -> None:
+    """Nothing in a cycle: until Python looks for those, the program's buffers would seem to be leaked."""
+    x, _, copied = graph((aten.mul.Tensor, [0], 2), (aten.copy_.default, [0], [1]))
+    value = torch.rand(4)
+    alive = weakref.ref(value)
+    gc.disable()
+    try:
+        replayer({x: value}, copied).run(copied, Arithmetic.EAGER)
+        del value
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("arithmetic", list(Arithmetic))
 def test_what_an_operator_on_lists_has_overwritten_is_its_result(arithmetic: Arithmetic) -> None:
     """It returns nothing, and Inductor has graphs that go on with its results."""
@@ -94,7 +110,7 @@ def test_what_is_random_or_depends_on_an_unknown_value_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="random numbers of its own"):
         replayer({x: torch.rand(4)}).run(drawn, Arithmetic.EAGER)
     _, result = graph((aten.sin.default, [0]))
-    with pytest.raises(Unavailable, match="depends on x, which the kernel does not read"):
+    with pytest.raises(Unavailable, match="it needs x, which the kernel was not given"):
         replayer({}).run(result, Arithmetic.EAGER)
 
 
@@ -164,3 +180,22 @@ def test_an_error_is_seen_behind_an_operator_without_gradient() -> None:
     judgement = replayer({x: value}).judge(result, actual, thorough=True)
     assert judgement.coherent is not None
     assert result in judgement.coherent.nodes
+
+
+def test_what_is_expected_is_computed_once_with_what_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, first, last = graph((aten.sin.default, [0]), (aten.exp.default, [1]))
+    value = torch.linspace(0.1, 1, 4)
+    replays = replayer({x: value})
+    replays.expect([first, last])
+    assert replays.judge(last, value.sin().exp()).outcome is Outcome.RIGHT
+    monkeypatch.setattr(replays, "needed", None)  # Nothing is computed from here on.
+    assert torch.equal(replays.run(first, Arithmetic.EAGER), value.sin())
+
+
+def test_what_is_overwritten_further_on_is_not_taken_for_what_it_was() -> None:
+    x, first, copy, last = graph((aten.sin.default, [0]), (aten.clone.default, [1]), (aten.exp_.default, [2]))
+    value = torch.linspace(0.1, 1, 4)
+    replays = replayer({x: value})
+    replays.expect([first, copy, last])
+    assert torch.equal(replays.run(last, Arithmetic.EAGER), value.sin().exp())
+    assert torch.equal(replays.run(copy, Arithmetic.EAGER), value.sin())

@@ -58,3 +58,18 @@ def test_what_a_hostile_recording_holds_stays_in_the_folder_and_is_no_markup(tmp
     for page in folder.iterdir():
         text = re.sub(r"^(`{3,}).*?^\1$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         assert "<script" not in text.lower()
+
+
+def test_the_graph_of_a_stage_and_a_cache_entry_say_who_made_them_and_what_they_came_from(tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    write_artifacts(Reader(ordinary(tmp_path / "run")), folder)
+    captured = (folder / "graph0-forward.1-capture.fx.py.md").read_text()
+    assert "made by: `Dynamo: the graph that it read off your Python code`" in captured
+    assert "- 2 nodes" in captured
+    assert re.search(r"Depends on:\n\n- \[`\S*model.py`\]", captured)
+    last = (folder / "graph0-forward.fx.py.md").read_text()
+    assert "changed by `remove_noop_ops`" in last
+    assert "Depends on:\n\n- [`graph0-forward.1-capture.fx.py`]" in last
+    entry = (folder / "graph0-forward.cache.py.md").read_text()
+    assert "- key: `fabc`" in entry
+    assert "[`graph0-forward.wrapper.py`]" in entry

@@ -61,8 +61,18 @@ def named(trace: dict[str, Any], pid: int) -> str:
 
 
 def assert_valid(trace: dict[str, Any]) -> None:
-    """As the format has it: known phases, numbers that are numbers, and slices of a thread that do not cross."""
+    """As Perfetto's importer wants it: known phases, numbers that are numbers, slices of a thread that do not cross.
+
+    It drops what has no name, or a counter that is no number, and knows a thread by its number in whatever process.
+    """
     json.dumps(trace, allow_nan=False)
+    owners: dict[int, set[int]] = {}
+    for e in trace["traceEvents"]:
+        owners.setdefault(e["tid"], set()).add(e["pid"])
+        assert e["name"]
+        assert e["ph"] != "M" or (e["name"] in ("process_name", "thread_name") and e["args"]["name"])
+        assert e["ph"] != "i" or e["s"] == "t"
+    assert all(len(pids) == 1 for pids in owners.values())
     ends: dict[tuple[int, int], float] = {}
     slices = sorted((e for e in trace["traceEvents"] if e["ph"] == "X"), key=lambda e: e["ts"])
     for e in slices:

@@ -58,21 +58,22 @@ F1: error: wrong-values
 
 Compiled program: 1 graph, 2 kernels, 2 buffers (0 checked), 0 operators checked
   graph 0 forward: 2 kernels, compiled in 0.5 s
-      0  cpp_fused_relu_0  model.py:12  x = self.act(x)
+      0  cpp_fused_relu_0  model.py:12  x = self.act(x)  <- F1
       1  cpp_fused_relu_1  model.py:12  x = self.act(x)
 
 Not checked
   6 × too large: buf0, buf1, buf2, buf3, …
 
-torchsan: findings: 1 error; 0 of 2 kernels, 0 of 2 buffers
+torchsan: findings: 1 error; 0 of 2 kernels, 0 of 2 buffers checked
 recording: run   again: torchsan report run
+next: torchsan explain wrong-values   as a script: torchsan repro run F1   as a page: torchsan open run
 """
     )
 
 
 def test_quiet_and_clean_is_one_line(writer: Writer) -> None:
     writer.graph(graph())
-    assert shown(finished(writer), quiet=True) == "\ntorchsan: clean: 0 of 2 kernels, 0 of 2 buffers\n"
+    assert shown(finished(writer), quiet=True) == "\ntorchsan: clean: 0 of 2 kernels, 0 of 2 buffers checked\n"
 
 
 def test_a_long_program_fits_a_screen_unless_all_is_asked_for(writer: Writer) -> None:
@@ -188,7 +189,7 @@ def test_what_was_not_compiled_is_counted_and_listed(writer: Writer) -> None:
     writer.checked(GraphId(0), Direction.FORWARD, ["buf0", "buf1"])
     recording = finished(writer)
     said = "1 graph break, 8 recompiles, 1 function in plain Python"
-    assert brief(recording).splitlines()[-1] == f"torchsan: not all was compiled: {said}: torchsan report run"
+    assert brief(recording).splitlines()[-1] == f"torchsan: not all was compiled: {said}; why: torchsan report run"
     assert f"""
 Calls checked: graph 0 forward 2 of 60
 Not all was compiled: {said}
@@ -196,6 +197,13 @@ Not all was compiled: {said}
   recompile at model.py:1 (8 times): size
   f runs as plain Python at model.py:1: recompile limit exceeded
 """ in shown(recording)
+
+
+def test_a_recompile_leaves_nothing_uncompiled(writer: Writer) -> None:
+    writer.graph(graph())
+    writer.gap(Gap(kind=GapKind.RECOMPILE, reason="size", function="f", file="model.py", line=1))
+    writer.checked(GraphId(0), Direction.FORWARD, ["buf0", "buf1"])
+    assert "torchsan: compiled more than once: 1 recompile; why: torchsan report run" in brief(finished(writer))
 
 
 def test_what_follows_from_a_finding_stands_with_it_and_what_was_shown_has_a_line(writer: Writer) -> None:

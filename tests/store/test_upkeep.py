@@ -116,3 +116,31 @@ def test_collections_wait_for_each_other(store: Path) -> None:
         assert not entered.wait(0.3)
     assert entered.wait(60)
     thread.join()
+
+
+def _lose(store: Path, name: str) -> torch.Tensor:
+    """Put a tensor and remove its bytes, as a collection does that a writer has not noticed yet."""
+    before = set((store / "blobs").rglob("*"))
+    tensor = torch.randn(1 << 16)
+    Store(store).put(name, tensor)
+    for blob in set((store / "blobs").rglob("*")) - before:
+        if blob.is_file():
+            blob.unlink()
+    return tensor
+
+
+def test_a_put_that_is_about_to_be_repeated_is_no_damage(store: Path) -> None:
+    tensor = _lose(store, "late")
+    writer = threading.Timer(0.2, lambda: Store(store).put("late", tensor))
+    writer.start()
+    Store(store).gc()
+    writer.join()
+    assert torch.equal(Store(store).get("late"), tensor)
+    assert Store(store).fsck()
+
+
+def test_what_stays_missing_is_damage(store: Path) -> None:
+    _lose(store, "gone")
+    with pytest.raises(StoreError, match="the data of tensor 'gone'"):
+        Store(store).gc()
+    assert Store(store).gc(drop_damaged=True).dropped == ("gone",)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import tracemalloc
@@ -11,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from tests.tensors.tensors_of import FLOAT8, INTEGERS, element_values, same, tensors
+from tests.tensors.tensors_of import FLOAT8, INTEGERS, NUMERIC, element_values, from_bytes, same, tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsan.records.codec import decode, encode
 from torchsan.records.tensor import TensorSummary
 from torchsan.tensors import compare, describe, digest, summarize
-from torchsan.tensors.tally import library
+from torchsan.tensors.native import library
 
 
 def finite(v: Any) -> bool:
@@ -61,6 +62,10 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @settings(deadline=None, max_examples=300)
 @given(tensors())
 def test_every_statistic_is_that_of_the_elements(t: torch.Tensor) -> None:
+    check(t)
+
+
+def check(t: torch.Tensor) -> None:
     values = element_values(t)
     summary = summarize(t)
     kept = [v for v in values if finite(v)]
@@ -212,18 +217,33 @@ def test_an_outlier_in_front_does_not_drown_the_rest() -> None:
 
 @pytest.mark.usefixtures("engine")
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tensors([torch.float32]))
+@given(tensors())
 def test_what_reads_large_tensors_counts_as_what_reads_small_ones(t: torch.Tensor) -> None:
-    values = element_values(t)
-    kept = [v for v in values if finite(v)]
-    summary = summarize(t)
-    assert summary.zeros == values.count(0.0)
-    assert summary.nan == sum(map(math.isnan, values))
-    assert (summary.posinf, summary.neginf) == (values.count(math.inf), values.count(-math.inf))
-    assert summary.subnormals == sum(is_subnormal(v, t.dtype) for v in kept)
-    assert (summary.minimum, summary.maximum) == (min(kept, default=None), max(kept, default=None))
-    if kept:
-        check_moments(summary, kept)
+    check(t)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@pytest.mark.parametrize("dtype", NUMERIC, ids=str)
+def test_compiled_code_says_of_many_elements_what_numpy_does(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library() is None:
+        pytest.skip("no C++ compiler here")
+    size = 300_001 * dtype.itemsize
+    random = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    odd = from_bytes(random.numpy().tobytes(), dtype)
+    tame = torch.randn(300_001, generator=torch.Generator().manual_seed(2)).mul(40).abs().to(dtype)
+    module = importlib.import_module("torchsan.tensors.summarize")
+    for t in (odd, tame, torch.zeros_like(tame)):
+        with monkeypatch.context() as patch:
+            compiled = summarize(t)
+            patch.setattr(module, "library", lambda: None)
+            plain = summarize(t)
+        # Of the widest numbers the float64 sums of both are off by what rounding leaves.
+        close = {"mean": pytest.approx(plain.mean, rel=1e-9, nan_ok=True), "std": pytest.approx(plain.std, rel=1e-6)}
+        ends = {end: pytest.approx(getattr(plain, end), rel=1e-15) for end in ("minimum", "maximum")}
+        for name, value in {**dataclasses.asdict(plain), **close, **(ends if dtype.is_complex else {})}.items():
+            assert dataclasses.asdict(compiled)[name] == value, name
 
 
 def test_without_a_compiler_there_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,8 +103,17 @@ def instrumented(
     for i, written in enumerate(text.split("\n")):
         body += [*(f"    {c}" for c in before.get(i, ())), written, *(f"    {c}" for c in after.get(i, ()))]
     opened = _file_scope(body)
-    recorder = Path(__file__).with_name("recorder.h").read_text(encoding="utf-8")
-    return "\n".join([*body[:opened], recorder, _program_description(description), *body[opened:]])
+    return "\n".join([*body[:opened], _recorder(), _program_description(description), *body[opened:]])
+
+
+def _recorder() -> str:
+    """The source of the recorder and of the statistics that it takes."""
+    from torchsan.tensors.native import SOURCE
+
+    statistics, recorder = (p.read_text(encoding="utf-8") for p in (SOURCE, Path(__file__).with_name("recorder.h")))
+    # AOTInductor compiles wrappers with little optimization.
+    lines = ["#pragma GCC push_options", '#pragma GCC optimize("O3")', "#pragma GCC pop_options"]
+    return "\n".join(["#define TORCHSAN_RECORDER", *lines[:2], statistics, recorder, lines[2]])
 
 
 def _file_scope(body: list[str]) -> int:

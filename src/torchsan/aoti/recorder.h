@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -19,6 +20,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 namespace torchsan_recorder {
@@ -141,64 +143,111 @@ inline Log* current_log(const char* program) {
   return log->works() ? log : nullptr;
 }
 
+// What is said of the elements of a tensor.
 struct Statistics {
   uint64_t nan = 0, posinf = 0, neginf = 0, zeros = 0, finite = 0;
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
   double mean = 0, square = 0;
 
-  void add(double x) {
-    if (std::isnan(x)) {
-      ++nan;
-    } else if (std::isinf(x)) {
-      ++(x > 0 ? posinf : neginf);
-    } else {
-      zeros += x == 0;
-      ++finite;
-      low = x < low ? x : low;
-      high = x > high ? x : high;
-      const double step = x - mean;
-      mean += step / static_cast<double>(finite);
-      square += step * (x - mean);
+  // Add those of other elements (Chan et al.).
+  void add(const Statistics& other) {
+    nan += other.nan, posinf += other.posinf, neginf += other.neginf, zeros += other.zeros;
+    low = other.low < low ? other.low : low;
+    high = other.high > high ? other.high : high;
+    if (other.finite > 0) {
+      const double here = static_cast<double>(finite), there = static_cast<double>(other.finite);
+      const double apart = other.mean - mean;
+      finite += other.finite;
+      mean += apart * (there / (here + there));
+      square += other.square + apart * apart * (here * there / (here + there));
     }
   }
 };
 
-inline float from_bfloat16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
+constexpr size_t PIECE = 1 << 16;
 
-inline double from_half(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const double fraction = bits & 1023;
-  double value = exponent == 0    ? std::ldexp(fraction, -24)
-                 : exponent == 31 ? (fraction == 0 ? INFINITY : NAN)
-                                  : std::ldexp(1024 + fraction, exponent - 25);
-  return (bits & 0x8000) != 0 ? -value : value;
-}
-
-// One element as a number; false for dtypes that have no such number (complex, float8). The codes are c10::ScalarType's.
-inline bool element(const char* at, int32_t dtype, double* value) {
-  const auto as = [at](auto kind) {
-    decltype(kind) x;
-    std::memcpy(&x, at, sizeof x);
-    return x;
+template <class Float, class Load>
+Statistics of_floats(size_t n, double smallest_normal, Load load) {
+  torchsan_native::Floats f;
+  Statistics s;
+  const auto look = [&](const double* shift) {
+    torchsan_native::floats<Float>(n, n, smallest_normal, &f, load, shift);
+    s.nan = f.nan, s.posinf = f.posinf, s.neginf = f.neginf, s.zeros = f.zeros;
+    s.finite = n - f.nan - f.posinf - f.neginf;
+    if (s.finite > 0) {
+      s.low = f.low, s.high = f.high, s.mean = f.shift + f.sum / s.finite;
+      s.square = std::fmax(0.0, f.squares - f.sum * f.sum / s.finite);
+    }
   };
+  look(nullptr);
+  if (s.square < 1e-6 * f.squares) {
+    const double mean = s.mean;
+    look(&mean);  // The first element is far from the others.
+  }
+  return s;
+}
+
+template <class Integer>
+Statistics of_integers(const void* data, size_t n) {
+  torchsan_native::Integers i;
+  torchsan_native::integers(static_cast<const Integer*>(data), n, n, &i);
+  Statistics s;
+  const double total = static_cast<double>(i.ones) + static_cast<double>(i.four_billions) * 4294967296.0;
+  s.zeros = i.zeros, s.finite = n;
+  s.low = static_cast<double>(static_cast<Integer>(i.low)), s.high = static_cast<double>(static_cast<Integer>(i.high));
+  s.mean = s.low + total / static_cast<double>(n);
+  s.square = std::fmax(0.0, i.squares - total * total / static_cast<double>(n));
+  return s;
+}
+
+// Of n elements side by side; false for dtypes that are not read (complex, float8). The codes are c10::ScalarType's.
+inline bool of_elements(const void* data, size_t n, int32_t dtype, Statistics* out) {
+  const auto* half = static_cast<const uint16_t*>(data);
   switch (dtype) {
-    case 0: *value = as(uint8_t{}); return true;
-    case 1: *value = as(int8_t{}); return true;
-    case 2: *value = as(int16_t{}); return true;
-    case 3: *value = as(int32_t{}); return true;
-    case 4: *value = static_cast<double>(as(int64_t{})); return true;
-    case 5: *value = from_half(as(uint16_t{})); return true;
-    case 6: *value = as(float{}); return true;
-    case 7: *value = as(double{}); return true;
-    case 11: *value = as(uint8_t{}) != 0; return true;
-    case 15: *value = from_bfloat16(as(uint16_t{})); return true;
+    case 0: *out = of_integers<uint8_t>(data, n); return true;
+    case 1: *out = of_integers<int8_t>(data, n); return true;
+    case 2: *out = of_integers<int16_t>(data, n); return true;
+    case 3: *out = of_integers<int32_t>(data, n); return true;
+    case 4: *out = of_integers<int64_t>(data, n); return true;
+    case 5:
+      *out = of_floats<float>(n, 0x1p-14, [=](size_t i, size_t count, float* room) {
+        torchsan_native::from_half(half + i, count, room);
+        return static_cast<const float*>(room);
+      });
+      return true;
+    case 6:
+      *out = of_floats<float>(
+          n, 0x1p-126, [=](size_t i, size_t, float*) { return static_cast<const float*>(data) + i; });
+      return true;
+    case 7:
+      *out = of_floats<double>(
+          n, 0x1p-1022, [=](size_t i, size_t, double*) { return static_cast<const double*>(data) + i; });
+      return true;
+    case 11: *out = of_integers<uint8_t>(data, n); return true;
+    case 15:
+      *out = of_floats<float>(n, 0x1p-126, [=](size_t i, size_t count, float* room) {
+        torchsan_native::from_bfloat16(half + i, count, room);
+        return static_cast<const float*>(room);
+      });
+      return true;
     default: return false;
   }
+}
+
+// Whether the elements lie side by side, in whatever order of dimensions.
+inline bool side_by_side(int64_t dim, const int64_t* sizes, const int64_t* strides) {
+  int64_t wanted = 1, left = 0;
+  for (int64_t i = 0; i < dim; ++i) {
+    left += sizes[i] != 1;
+  }
+  for (int64_t i = 0; i < dim && left > 0; ++i) {
+    if (sizes[i] != 1 && strides[i] == wanted) {
+      wanted *= sizes[i];
+      --left;
+      i = -1;
+    }
+  }
+  return left == 0;
 }
 
 // One call of the model. `log` is null while recording is off.
@@ -267,26 +316,50 @@ class Call {
 
   static void statistics(Bytes& body, const char* data, int32_t dtype, int64_t width, int64_t dim,
                          const int64_t* sizes, const int64_t* strides, int64_t count) {
+    const auto n = static_cast<size_t>(count);
+    const size_t pieces = (n + PIECE - 1) / PIECE;
+    const bool gathered = !side_by_side(dim, sizes, strides);
+    std::vector<Statistics> parts(pieces);
+    std::atomic<bool> known{true};
+#pragma omp parallel for if (pieces > 8)
+    for (size_t piece = 0; piece < pieces; ++piece) {
+      const size_t start = piece * PIECE, size = std::min(PIECE, n - start);
+      std::string copy;
+      const char* from = data + start * width;
+      if (gathered) {
+        copy = gather(data, width, dim, sizes, strides, start, size);
+        from = copy.data();
+      }
+      if (!of_elements(from, size, dtype, &parts[piece])) {
+        known = false;
+      }
+    }
+    if (!known) {
+      body.put<uint8_t>(0);
+      return;
+    }
     Statistics s;
-    std::string counter(static_cast<size_t>(dim) * sizeof(int64_t), '\0');
-    auto* at = reinterpret_cast<int64_t*>(&counter[0]);
-    double value = 0;
-    for (int64_t n = 0; n < count; ++n) {
-      int64_t where = 0;
-      for (int64_t i = 0; i < dim; ++i) {
-        where += at[i] * strides[i];
-      }
-      if (!element(data + where * width, dtype, &value)) {
-        body.put<uint8_t>(0);
-        return;
-      }
-      s.add(value);
-      for (int64_t i = dim - 1; i >= 0 && ++at[i] == sizes[i]; --i) {
-        at[i] = 0;
-      }
+    for (const Statistics& part : parts) {
+      s.add(part);
     }
     body.put<uint8_t>(1).put(s.nan).put(s.posinf).put(s.neginf).put(s.zeros).put(s.finite);
     body.put(s.low).put(s.high).put(s.mean).put(s.finite > 0 ? std::sqrt(s.square / s.finite) : 0.0);
+  }
+
+  // Copies of some elements, in order.
+  static std::string gather(const char* data, int64_t width, int64_t dim, const int64_t* sizes, const int64_t* strides,
+                            size_t start, size_t size) {
+    std::string copy(size * width, '\0');
+    for (size_t n = 0; n < size; ++n) {
+      auto rest = static_cast<int64_t>(start + n);
+      int64_t where = 0;
+      for (int64_t i = dim - 1; i >= 0; --i) {
+        where += rest % sizes[i] * strides[i];
+        rest /= sizes[i];
+      }
+      std::memcpy(&copy[n * width], data + where * width, width);
+    }
+    return copy;
   }
 
   uint64_t number_ = 0;

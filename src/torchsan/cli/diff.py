@@ -1,4 +1,4 @@
-"""`torchsan diff A B`: where two recordings part."""
+"""`torchsan diff A B`: where two recordings differ first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ two ranks. Values are aligned by graph, node and call, and a difference is judge
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `diff` to the command line."""
-    parser = commands.add_parser("diff", help="where two recordings part", description=_DESCRIPTION)
+    parser = commands.add_parser("diff", help="where two recordings differ first", description=_DESCRIPTION)
     flag = parser.add_argument
     flag("a", metavar="A", help="a recording: its folder, or its URL")
     flag("b", metavar="B", help="another one of the same program")

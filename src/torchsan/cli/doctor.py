@@ -9,7 +9,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from torchsan._version import __version__
@@ -24,6 +24,7 @@ from torchsan.canary import PLANTED, try_checks
 from torchsan.cli.run import find_compiler
 from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
+from torchsan.records.program import signal_name
 from torchsan.report.findings import Line, clean
 from torchsan.report.terminal import print_lines
 from torchsan.report.verdict import WITHOUT_AMX
@@ -103,18 +104,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found. Return 1 if something that is needed is missing, 4 if a check was tried and fails, or 0."""
-    examined = list(examine())
-    broken = any(one.needed and one.remedy for one in examined)
+    broken = False
+    for one in examine():  # Some of it takes seconds: each is said when it is known.
+        broken = broken or (one.needed and one.remedy is not None)
+        print_lines(_lines(one), sys.stdout)
     tried = None if broken else try_checks() if args.canary else last_try()
     if not broken:
-        examined += _canary(tried)
-    print_lines((line for one in examined for line in _lines(one)), sys.stdout)
+        print_lines((line for one in _canary(tried) for line in _lines(one)), sys.stdout)
     return 1 if broken else 4 if tried is not None and tried.failures else 0
 
 
 def _lines(one: Examined) -> Iterator[Line]:
     word, style = ("ok", "green") if one.remedy is None else (("MISSING", "red") if one.needed else ("note", "yellow"))
-    yield Line(f"{word:<8}{one.what:<16}{clean(one.found)}", style)
+    yield Line(f"{word:<8}{one.what:<15} {clean(one.found)}", style)
     if one.remedy is not None:
         yield Line(f"{'':<24}-> {clean(one.remedy)}")
 
@@ -139,6 +141,9 @@ def _torch() -> Examined:
     version = torch_version() or "not installed"
     try:
         caveat = check_version()
+        # In a child first: what kills its import would kill this, too. One that multiplies has imported it.
+        if _matmul_problem() is not None and (problem := _problem([sys.executable, "-c", "import torch"])) is not None:
+            raise ImportError(problem)
         import torch
     except UnsupportedTorchError as e:
         return Examined(what="torch", found=version, remedy=str(e), needed=True)
@@ -152,23 +157,21 @@ def _seams() -> Iterator[Examined]:
     """What of PyTorch's private side each check needs, and whether it is here."""
     if "torch" not in sys.modules:
         return
-    for user in USERS:
-        seams = [seam for seam in SEAMS if user in seam.users]
-        for module in sorted({seam.module for seam in seams}):
-            with suppress(ImportError):
-                importlib.import_module(module)
-        reasons = missing(user)
-        found = f"all {len(seams)} private names of PyTorch that it needs are here"
-        remedy = f"{'; '.join(reasons)}. Use a PyTorch that torchsan is tested with" if reasons else None
-        yield Examined(
-            what=called(user).removeprefix("the "), found="does not work here" if reasons else found, remedy=remedy
-        )
+    for module in sorted({seam.module for seam in SEAMS}):
+        with suppress(ImportError):
+            importlib.import_module(module)
+    lacking = {user: reasons for user in USERS if (reasons := missing(user))}
+    for user, reasons in lacking.items():
+        remedy = f"{'; '.join(reasons)}. Use a PyTorch that torchsan is tested with"
+        yield Examined(what=called(user).removeprefix("the "), found="does not work here", remedy=remedy)
+    rest = "the other checks need" if lacking else "the checks need"
+    yield Examined(what="checks", found=f"the private names of PyTorch that {rest} are here")
 
 
 def _canary(tried: Tried | None) -> Iterator[Examined]:
     """What came of trying the checks."""
     if tried is None or tried.unfinished:
-        found = "not tried with this PyTorch on this processor whether each check finds what it should"
+        found = "the checks were not tried yet with this PyTorch on this processor"
         yield Examined(what="canary", found=found, remedy="torchsan doctor --canary (half a minute)")
         return
     for check in PLANTED:
@@ -193,13 +196,14 @@ def _matmul() -> Iterator[Examined]:
         yield Examined(what="bfloat16", found="a matmul runs")
 
 
-def matmul_dies(command: Sequence[str] = (sys.executable, "-c", _MATMUL)) -> bool:
+def matmul_dies(command: Sequence[str] | None = None) -> bool:
     """Whether a bfloat16 matmul of plain PyTorch ends its process with SIGILL."""
-    try:
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == -signal.SIGILL
+    return (_matmul_problem() if command is None else _problem(command)) == "it dies of SIGILL"
+
+
+@cache
+def _matmul_problem() -> str | None:
+    return _problem([sys.executable, "-c", _MATMUL])
 
 
 def _devices() -> Iterator[Examined]:
@@ -235,13 +239,15 @@ def _compiler() -> Examined:
     return Examined(what="C++ compiler", found=f"{compiler} compiles and links OpenMP")
 
 
-def _problem(command: list[str]) -> str | None:
+def _problem(command: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
     except (OSError, subprocess.TimeoutExpired) as e:
         return str(e)
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"it dies of {signal_name(-done.returncode)}"
     lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
     return lines[0] if lines else f"exit status {done.returncode}"
 

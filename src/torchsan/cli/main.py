@@ -37,7 +37,7 @@ examples:
   torchsan report torchsan-runs/…       the report again
   torchsan report runs/*                many recordings in one report
   torchsan values torchsan-runs/…       what --watch saw
-  torchsan diff run-1 run-2             where two recordings part
+  torchsan diff run-1 run-2             where two recordings differ first
   torchsan repro torchsan-runs/…        the first error by itself, as a script
   torchsan ops my_library               check the operators that a library registers
   torchsan check-package model.pt2      check what AOTInductor built
@@ -47,7 +47,7 @@ examples:
   torchsan doctor                       what works on this machine
 
 exit status of run, report and diff:
-  0  clean       1  findings of severity `error`; recordings that part
+  0  clean       1  findings of severity `error`; recordings that differ
   2  wrong usage 3  torchsan itself failed
   4  incomplete, such as nothing compiled: silence is never success
   When the program fails and there is no finding, its own status (128 + signal for a crash).

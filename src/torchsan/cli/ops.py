@@ -59,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
         )
     from torchsan.calls import crossref
     from torchsan.checks.metadata.operator import check_operator
+    from torchsan.reference.aside import in_own_process
+
+    in_own_process()
 
     references = given_references(args.modules)
     results = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsan.cli.repro import progress, silent
 from torchsan.cli.supervise import cleaned_up
@@ -112,12 +112,24 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("there is no sweep to resume here; name what to sweep", slug="usage")
     with cleaned_up(), Results(plan.folder) as results:
         if args.target is None:
-            vars(args).update({name: value for name, value in (results.noted("swept") or {}).items() if name in _SWEPT})
+            vars(args).update(_swept(results.noted("swept"), plan.folder))
         if args.target is None:
             raise UsageError(f"{plan.folder} does not say what was swept: name it", slug="usage")
         results.note("swept", {name: getattr(args, name) for name in _SWEPT})
         programs, warm = _programs(args, plan.loads)
         return plan.carry_out(programs, results, warm=warm, total=len(programs))
+
+
+def _swept(noted: Any, folder: Path) -> dict[str, Any]:
+    """What an earlier sweep said of its programs. Raise UsageError if that is not what one says."""
+    if noted is None:
+        return {}
+    texts = (str, type(None))
+    kinds = {"target": texts, "globs": (list,), "dtype": texts, "way": texts, "samples": (int,), "seed": (int,)}
+    good = isinstance(noted, dict) and all(isinstance(noted.get(name), kinds[name]) for name in _SWEPT)
+    if not good or not all(isinstance(glob, str) for glob in noted["globs"]):
+        raise UsageError(f"{folder} does not say what was swept: name it", slug="usage")
+    return {name: noted[name] for name in _SWEPT}
 
 
 def _programs(args: argparse.Namespace, loads: Loads) -> tuple[list[Program], tuple[str, ...]]:

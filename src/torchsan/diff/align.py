@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torchsan.graphs.printed import FxGraph, FxNode, read_graph
 from torchsan.recording import Reader
-from torchsan.records import Direction, GraphId, GraphRecord
+from torchsan.records import Direction, GraphId, GraphNodes, GraphRecord, decode
 
 T = TypeVar("T")
 
@@ -151,15 +152,21 @@ def _in_order(mine: Sequence[tuple[Hashable, T]], other: Sequence[tuple[Hashable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """One compiled graph and its nodes."""
+    """One compiled graph and its nodes. `called` is what the user calls its inputs, by their names in the graph."""
 
     record: GraphRecord
     fx: FxGraph
+    called: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def backward(self) -> bool:
         """Whether it is a backward. Forward and inference graphs are compared: they compute the same values."""
         return self.record.direction is Direction.BACKWARD
+
+    def text(self, node: FxNode) -> str:
+        """A node as people write it, with inputs called as the user calls them."""
+        names = [re.escape(name) for name in node.parents if name in self.called]
+        return re.sub(rf"\b(?:{'|'.join(names)})\b", lambda m: self.called[m[0]], node.text) if names else node.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +229,14 @@ def pair_graphs(a: Reader, b: Reader) -> Pairing:
 
 def _graphs(recording: Reader) -> dict[GraphId, list[Graph]]:
     """The graphs by their number, each number's backward last."""
+    called = {
+        (nodes.graph, nodes.direction): {n.name: n.called for n in nodes.nodes if n.called}
+        for nodes in (decode(GraphNodes, body.get("nodes")) for body in recording.events("nodes"))
+    }
     groups: dict[GraphId, list[Graph]] = {}
     for record in recording.graphs():
-        groups.setdefault(record.id, []).append(Graph(record=record, fx=read_graph(recording, record)))
+        names = called.get((record.id, record.direction), {})
+        groups.setdefault(record.id, []).append(Graph(record=record, fx=read_graph(recording, record), called=names))
     return {number: sorted(group, key=lambda g: g.backward) for number, group in groups.items()}
 
 

@@ -260,7 +260,7 @@ def _operator_diffs(pair: GraphPair) -> Iterator[OperatorDiff]:
     for line in dict.fromkeys((*mine, *other)):
         a, b = mine.get(line, []), other.get(line, [])
         sources = [n.source for n in (*a, *b) if n.source is not None]
-        texts = [tuple(n.text for n in nodes) for nodes in (a, b)]
+        texts = [tuple(map(side.text, nodes)) for side, nodes in ((pair.a, a), (pair.b, b))]
         yield OperatorDiff(graph=pair.label, a=texts[0], b=texts[1], source=tuple(sources[:1]))
 
 

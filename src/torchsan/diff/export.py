@@ -1,4 +1,4 @@
-"""A comparison for programs, as JSON, and as a web page that runs nothing."""
+"""A comparison for programs, as JSON, and as a web page of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torchsan._version import __version__
 from torchsan.diff.result import Diff, Judged, Run
-from torchsan.diff.text import Row, apart, firsts, rows, verdict_text, where
+from torchsan.diff.text import Row, apart, firsts, given_text, rows, verdict_text, where
 from torchsan.records import encode
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import count
@@ -75,11 +75,11 @@ def _picture(diff: Diff) -> str:
             f'width="{max(1.0, step - 1):.1f}" height="{_HEIGHT * share:.1f}"><title>{name}</title></rect>'
         )
     return (
-        "<figure><figcaption><b>Where the runs part</b><span>Each bar is a value that differs, in the order of the "
-        "program; its height is the difference beside the size of the value, from 1e-16 to 1. Red is more than "
+        "<figure><figcaption><b>Where the runs begin to differ</b><span>Each bar is a value that differs, in the order "
+        "of the program; its height is the difference beside the size of the value, from 1e-16 to 1. Red is more than "
         "rounding, and than what it was computed from, explain; blue follows from what came before; green is "
         "rounding.</span>"
-        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Where the runs part">'
+        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Where the runs begin to differ">'
         f"{''.join(bars)}</svg></figure>"
     )
 
@@ -104,7 +104,7 @@ def _first(diff: Diff) -> list[str]:
     if diff.first is None:
         return []
     value = diff.first
-    evidence = [*value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
+    evidence = [*given_text(value), *value.text, *([apart(value.comparison)] if value.comparison is not None else [])]
     source = "\n".join(f"{s.file}:{s.line}\n    {s.code}" for s in value.source)
     return [section(f"First difference: {where(value)}", code(source) if source else "", items(evidence))]
 

@@ -176,9 +176,9 @@ def differing_text(
 def _both(graphs: GraphPair, name: str) -> list[str]:
     """A node as either graph has it."""
     mine, other = graphs.a.fx.by_name[name], graphs.nodes.pairs.get(name)
-    lines = [f"    A: {mine.text}"]
+    lines = [f"    A: {graphs.a.text(mine)}"]
     if other is not None and graphs.b.fx.by_name[other].written != mine.written:
-        lines.append(f"    B: {graphs.b.fx.by_name[other].text}")
+        lines.append(f"    B: {graphs.b.text(graphs.b.fx.by_name[other])}")
     return lines
 
 

@@ -97,6 +97,11 @@ def apart(comparison: Comparison) -> str:
     return ", ".join(parts)
 
 
+def given_text(value: ValueDiff) -> tuple[str, ...]:
+    """What there is to say of an input: nothing has computed it."""
+    return ("the two runs were given different values here",) if value.role == "input" else ()
+
+
 def firsts(diff: Diff) -> list[tuple[str, str]]:
     """The first difference of each kind, and how many there are."""
     values = diff.first or next(iter(diff.values), None)
@@ -211,9 +216,7 @@ def _head(diff: Diff, everything: bool) -> Iterator[Line]:
 def _first_lines(value: ValueDiff) -> Iterator[Line]:
     yield Line(f"First difference: {clean(where(value))}", "bold red")
     yield from source_lines(value.source)
-    if value.role == "input":
-        yield Line("    the two runs were given different values here")
-    for text in value.text:
+    for text in (*given_text(value), *value.text):
         yield Line(f"    {clean(text)}")
     if value.comparison is not None:
         yield Line(f"    {apart(value.comparison)}")

@@ -124,11 +124,13 @@ class Value:
     role: Role
     node: str | None = None
     op: str | None = None
+    called: str | None = None
+    """What the user calls an input."""
 
     @property
     def shown(self) -> str:
-        """The node that it is the value of, or the variable that it is in."""
-        return self.node or self.watched.name
+        """What the user calls it, the node that it is the value of, or the variable that it is in."""
+        return self.called or self.node or self.watched.name
 
     @property
     def place(self) -> Place:
@@ -246,7 +248,8 @@ def _keyed(
         nth = seen[side, name]
         seen[side, name] += 1
         fx = graph.fx.by_name.get(node) if node is not None else None
-        yield (side, name, nth), Value(watched=w, order=order, role=role, node=node, op=fx.op if fx else None)
+        op, called = fx.op if fx else None, graph.called.get(node) if node is not None else None
+        yield (side, name, nth), Value(watched=w, order=order, role=role, node=node, op=op, called=called)
 
 
 def _role(graph: Graph, w: Watched) -> tuple[Role | None, object, str | None]:

@@ -90,8 +90,11 @@ def _lines_near(nodes: Sequence[torch.fx.Node]) -> tuple[SourceLine, ...]:
     return ()
 
 
-def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:
-    """The nodes of a compiled graph and of its subgraphs, with the lines that they came from."""
+def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph], called: Mapping[str, str]) -> GraphNodes:
+    """The nodes of a compiled graph and of its subgraphs, with the lines that they came from.
+
+    `called` are the user's names of its inputs.
+    """
     sources: dict[SourceLine, int] = {}
     nodes = []
     for graph in graphs:
@@ -105,6 +108,7 @@ def graph_nodes(ref: GraphRef, graphs: Iterable[LoweredGraph]) -> GraphNodes:
                     type=_type_name(node.meta.get("val")),
                     source=sources.setdefault(line, len(sources)) if line is not None else None,
                     function=graph.function,
+                    called=called.get(node.name, "") if node.op == "placeholder" and graph.function == "call" else "",
                 )
             )
     return GraphNodes(graph=ref.id, direction=ref.direction, nodes=tuple(nodes), sources=tuple(sources))

@@ -192,9 +192,7 @@ def plan(example: Example, seed: int, *, seeds: int, function: bool) -> Iterator
     ordinary = [Trial(seed=next(count))]
     if any(type(leaf) is float for leaf in example.leaves):
         ordinary.append(Trial(seed=next(count), scalars=True))
-    signed = any(d.sign for d in example.domains.values())
-    patterns = [p for p in PATTERNS if p != ORDINARY and (signed or p != "other sign")]
-    values = [Trial(seed=next(count), values=p) for p in patterns]
+    values = [Trial(seed=next(count), values=p) for p in _patterns(example)]
     sizes = [] if example.fixed else [Trial(seed=next(count), sizes=s) for s in _sizes(example)]
     layouts = [Trial(seed=next(count), layout=name) for name in LAYOUTS[1:] if _applies(name, example)]
     dtypes = [] if example.fixed else [Trial(seed=next(count), dtype=name) for name in _dtypes(example)]
@@ -209,6 +207,12 @@ def _numbered(seed: int) -> Iterator[int]:
     while True:
         yield seed
         seed += 1
+
+
+def _patterns(example: Example) -> list[str]:
+    """The patterns of values that say something about this example, beside ordinary ones."""
+    signed = any(d.sign for d in example.domains.values())
+    return [p for p in PATTERNS if p != ORDINARY and (signed or p != "other sign")]
 
 
 def _applies(layout: str, example: Example) -> bool:

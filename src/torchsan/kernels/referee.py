@@ -23,6 +23,7 @@ from torchsan.kernels.values import ORDINARY
 from torchsan.kernels.wire import Wire, pack
 from torchsan.kernels.worker import Worker
 from torchsan.records import Kind, SourceLine
+from torchsan.reference.aside import in_own_process
 
 _DEATHS = 4
 """After so many processes that the kernel took down, no more are started."""
@@ -86,6 +87,7 @@ class Referee:
     def __init__(self, task: Task) -> None:
         """Load the reference and the inputs. Raise UsageError if they cannot be used."""
         torch.set_num_threads(1)
+        in_own_process()
         self._task = task
         names, conduct = Names(), Conduct(Path(os.environ["TMPDIR"]))
         # They may stand in the kernel's file, which is imported here then.

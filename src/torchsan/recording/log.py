@@ -19,7 +19,7 @@ from pathlib import Path
 import xxhash
 
 from torchsan.errors import RecordingError
-from torchsan.files import high_descriptors, identity
+from torchsan.files import high_descriptors, identity, unchanged
 from torchsan.recording.folder import EVENTS
 
 _log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class EventLog:
 
     def append(self, kind: str, body: str) -> None:
         """Append one event; it is on its way to the disk when this returns. Raise sqlite3.Error or OSError if not."""
-        if not self._intact():
+        if not unchanged(self._descriptors):
             self._go_on_in_a_copy()
         insert(self.connection, threading.get_native_id(), kind, body)
 
@@ -141,13 +141,10 @@ class EventLog:
 
     def close(self) -> None:
         """Let go of the log, in good order if that can be."""
-        if self._intact():
+        if unchanged(self._descriptors):
             with suppress(sqlite3.Error):
                 self.connection.close()
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(self.connection))
-
-    def _intact(self) -> bool:
-        return all(identity(number) == file for number, file in self._descriptors.items())
 
     def _go_on_in_a_copy(self) -> None:
         """Put a copy in the place of the log, which is a new file to SQLite, and leave the old connection as it is.

@@ -85,8 +85,8 @@ COUNTED: dict[str, type[Any]] = {
 """The kinds of events that State adds up, and what their bodies are."""
 
 KINDS = frozenset(COUNTED) | frozenset(
-    "cached closed degraded exhibit failed in-flight incomplete memory no-exhibit nodes program rank replica-step "
-    "replicas sampling seed started stopped times watched".split()
+    "artifact cached closed degraded exhibit failed in-flight incomplete memory no-exhibit nodes program rank "
+    "replica-step replicas sampling seed started stopped times watched".split()
 )
 """All kinds of events. A recording with another is damaged, or of a newer torchsan: it is not called clean."""
 
@@ -191,6 +191,9 @@ class Recorder:
     A subclass keeps more of it, by `_write` and `artifact`.
     """
 
+    keeps_artifacts = False
+    """Whether texts are kept, so that it is worth making them."""
+
     def __init__(self) -> None:
         self.on_finding: Callable[[Finding], None] | None = None
         """Called with each finding once it is recorded, in the thread that found it."""
@@ -287,6 +290,8 @@ class Writer(Recorder):
     After it was created no method raises: when something cannot be written, `degraded` says why, standard error says
     so once, and the totals (`findings`, `coverage`) go on counting in memory.
     """
+
+    keeps_artifacts = True
 
     def __init__(self, folder: Path) -> None:
         """Write to the recording that `create_folder` made in `folder`. Raise UsageError if that cannot be.

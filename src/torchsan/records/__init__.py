@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchsan.records.artifact import ArtifactKind, ArtifactRecord
 from torchsan.records.codec import decode, encode
 from torchsan.records.finding import (
     Check,
@@ -41,6 +42,8 @@ from torchsan.records.program import (
 from torchsan.records.tensor import Comparison, Scalar, TensorMeta, TensorSummary, Watched
 
 __all__ = [
+    "ArtifactKind",
+    "ArtifactRecord",
     "BufferLife",
     "BytesByLine",
     "CallCount",

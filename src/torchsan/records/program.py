@@ -76,7 +76,7 @@ class NodeRecord:
     """One node of an FX graph. `op` is what it calls, or `placeholder`, `get_attr`, `output`.
 
     `type` is its value as `float32[4, 8]`, empty if it is no tensor. `source` is a position in the lines of its
-    GraphNodes. `function` is `call`, or the subgraph that the node is in.
+    GraphNodes. `function` is `call`, or the subgraph that the node is in. `called` is what the user calls an input.
     """
 
     name: str
@@ -85,6 +85,7 @@ class NodeRecord:
     type: str = ""
     source: int | None = None
     function: str = "call"
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,18 @@ from typing import Any
 import torch
 
 from torchsan.reference import users_kernels
-from torchsan.reference.nudge import Nudger, is_unwritten, looks_at_bits, map_tensors, memory_of, rounds, written
+from torchsan.reference.aside import Unavailable as Unavailable
+from torchsan.reference.aside import aside
+from torchsan.reference.nudge import (
+    Nudger,
+    is_unwritten,
+    looks_at_bits,
+    map_tensors,
+    memory_of,
+    rounds,
+    tensors_in,
+    written,
+)
 from torchsan.torch_internals.operators import is_own, random_kept, with_gradient
 
 
@@ -83,10 +94,6 @@ _TEXTBOOK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class Unavailable(Exception):
-    """Something cannot be computed again; the message says what and why."""
-
-
 _NUDGED = (Arithmetic.NUDGED, Arithmetic.USUAL)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -105,7 +112,7 @@ Raises Unavailable if its numbers cannot be drawn again."""
 
 
 def _of_the_users(func: Any, compute: Callable[[], Any]) -> Any:
-    """Run an operator that is not PyTorch's own. What it draws, the program would miss, and is another each time."""
+    """Run an operator that is not PyTorch's own. What it draws is another number each time."""
     with random_kept() as drew:
         result = compute()
         if drew():
@@ -150,10 +157,13 @@ class Operators:
         they are not known. It is asked where the operator has no meaning in float64.
         """
         compute = functools.partial(self._compute, func, args, kwargs, own_dtypes)
+        if not is_own(func):
+            users = functools.partial(_of_the_users, func, compute)
+            compute = functools.partial(aside, users, written=tensors_in((args, kwargs)))
         inductors = func.namespace == "prims" and func._opname.startswith("inductor_")
         if inductors or torch.Tag.nondeterministic_seeded in func.tags:
             return self._random(self, func, args, kwargs, compute)
-        return compute() if is_own(func) else _of_the_users(func, compute)
+        return compute()
 
     def users_kernel(self, call: dict[str, Any]) -> Any:
         """Run what a graph has in the place of a user's Triton kernel. Raise Unavailable if there is no reference."""

@@ -16,6 +16,7 @@ import torch
 
 from torchsan.reference import users_kernels
 from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable, wide_dtype, widened
+from torchsan.reference.aside import aside
 from torchsan.reference.nudge import looks_at_bits, tensors_in
 from torchsan.reference.random import SharedNumbers
 from torchsan.torch_internals.dispatch import QuietMode
@@ -156,6 +157,11 @@ class Inputs:
         """Whether the copies of this input are its own."""
         return i in self._owned
 
+    def held(self, i: int) -> torch.Tensor | None:
+        """The program's own tensor, where it is held, not copied."""
+        arg = self._args[i]
+        return arg if i not in self._owned and isinstance(arg, torch.Tensor) else None
+
     def _view(self, i: int, arg: torch.Tensor, storages: dict[int, torch.Tensor], wide: bool) -> torch.Tensor:
         base = self._bases[i]
         if arg.dtype != base.dtype:
@@ -269,17 +275,21 @@ class RepeatableCall:
         number: int = 0,
         *,
         users_kernels: bool = False,
+        users_code: bool = False,
     ) -> None:
         """`names` are those of the arguments, `mutated` the positions of those that may be written.
 
         `number` says which call it is, from 0. `users_kernels` tells that Triton kernels of the user's own are
-        launched, which may write anywhere.
+        launched, which may write anywhere; `users_code` that code is called that is not PyTorch's own, which may do
+        anything, and is therefore run in a child.
         """
         self.number = number
+        self.users_code = users_code
         self._own = _GuardedKernels if users_kernels else nullcontext
         self.circumstances = Circumstances.now()
         with self.circumstances.restored(), torch.no_grad():
             self.inputs = Inputs(args, mutated)
+            self.looks = fingerprint(args)
         self.names = names
 
     def run(
@@ -294,8 +304,19 @@ class RepeatableCall:
         """Run on copies of the inputs; with `cotangents`, return the gradients of the inputs instead.
 
         `arithmetic` None is the program's own, with its own random numbers; `constant` makes all random numbers equal.
-        Whatever `function` raises is raised.
+        Whatever `function` raises is raised; Unavailable if a child is needed and there can be none.
         """
+        run = partial(self._run, function, arithmetic, seed, constant, cotangents)
+        return aside(run) if self.users_code else run()
+
+    def _run(
+        self,
+        function: Callable[[list[Any]], Any],
+        arithmetic: Arithmetic | None,
+        seed: int,
+        constant: bool,
+        cotangents: Mapping[str, torch.Tensor] | None,
+    ) -> Results:
         wide = arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
         mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
         running: AbstractContextManager[Any] = mode if mode is not None else self._own()
@@ -323,6 +344,13 @@ class RepeatableCall:
         tensors |= {name: arg.detach() for name, arg in self._left_behind(args)}
         others = {n: v for n, v in named.items() if not isinstance(v, torch.Tensor)}
         return Results(tensors=tensors, others=others, aliases=frozenset(aliases))
+
+    def held_gradients(self, results: Results) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The parameters that are held, not copied, and their gradients among the results of a run."""
+        for i, name in enumerate(self.names):
+            held, gradient = self.inputs.held(i), results.tensors.get(f"gradient of {name}")
+            if held is not None and gradient is not None:
+                yield held, gradient
 
     def differentiable(self, outputs: Any, args: Sequence[Any]) -> dict[str, torch.Tensor]:
         """The tensors that gradients may flow into: outputs, and inputs that were written."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import gc
 import mmap
 import os
@@ -24,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchsan.torch_internals.operators import outside_modes
+from torchsan.torch_internals.operators import start_autograd
 
 _LIFETIME = 600
 """Seconds that a child may compute at a stretch; then it dies, whatever it waits for."""
@@ -45,10 +44,16 @@ _REACHES_OUT = (
 
 
 _forking = False
+_inside = False
 
 
 class Refused(BaseException):
     """The program was about to reach out of the child. No `except Exception` of the program's takes it."""
+
+
+def inside() -> bool:
+    """Whether this process is such a child."""
+    return _inside
 
 
 def obstacle() -> str | None:
@@ -71,20 +76,6 @@ def obstacle() -> str | None:
         return f"less than {_FREE >> 30} GiB of memory is free"
     start_autograd()
     return None
-
-
-@functools.cache
-def start_autograd() -> None:
-    """Let autograd count the devices, which its first backward does: if it finds one, no child can run a backward.
-
-    A build for CUDA pretends to have devices while it traces a graph, also where there is none.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        with outside_modes(), torch.inference_mode(False), torch.enable_grad():
-            x = torch.ones((), requires_grad=True)
-            torch.autograd.grad(x + x, x)
 
 
 def available_memory() -> int | None:
@@ -161,6 +152,8 @@ def _serve(function: Callable[[socket.socket], None], end: socket.socket, number
 
 
 def _isolate(keep: int, numbers: Any) -> None:
+    global _inside
+    _inside = True
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         with suppress(ValueError):  # A thread that is not the main one, even here.
             signal.signal(name, signal.SIG_DFL)

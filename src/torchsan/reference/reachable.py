@@ -1,13 +1,20 @@
 """What a call can reach: tensors and plain values, by the names that people have for them.
 
-From the arguments, the module or object that a method is of, closures, and the globals that the code names.
+From the arguments, the module or object that a method is of, closures, the globals that the code names, and the
+program's own classes.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
+import sys
+import sysconfig
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,9 +24,17 @@ _MOST = 20_000
 _DEEP = 16
 _LONG = 4096
 """Items of a container that are looked at."""
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (torch.Size, tuple, list, dict, set, frozenset, deque)
 _LIBRARIES = tuple("torch torchsan triton numpy builtins collections typing functools threading logging".split())
 """Whose objects are not the program's, unless they are modules, parameters or optimizers."""
+
+
+class Container(str):
+    """Of what kind a container is, and how many items it has, or which keys: a plain value of its own."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 @dataclass(slots=True)
@@ -46,6 +61,8 @@ def returned(result: Any, *, again: bool = False) -> Reachable:
     """What is in a result; a tensor that is in it twice has both names if `again`, else the first."""
     walk = _Walk(again=again)
     items = result if type(result) in (tuple, list) else [result]
+    if items is result:
+        walk.found.values["output"] = _container(result)
     for i, item in enumerate(items):
         walk.visit(f"output {i}", item)
     return walk.found
@@ -126,7 +143,7 @@ class _Walk:
         if isinstance(value, _PLAIN):
             self.found.values.setdefault(name, value)
             return
-        if value is None or isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | bytes):
+        if isinstance(value, types.ModuleType | types.BuiltinFunctionType | bytes):
             return
         if id(value) in self._seen:
             if self._again and isinstance(value, torch.Tensor):
@@ -137,6 +154,8 @@ class _Walk:
             return
         if isinstance(value, torch.Tensor):
             self._tensor(name, value)
+        elif isinstance(value, type):
+            self._class(value, depth)
         elif isinstance(value, types.FunctionType):
             self._code(value, depth)
         elif isinstance(value, types.MethodType):
@@ -144,8 +163,31 @@ class _Walk:
             self._code(value.__func__, depth)
         else:
             self._seen[id(value)] = value
+            if isinstance(value, _CONTAINERS):
+                self.found.values.setdefault(name, _container(value))
             for part, inner in self._parts(name, value):
                 self.visit(part, inner, depth + 1)
+            self._class(type(value), depth)
+
+    def _class(self, cls: type, depth: int) -> None:
+        """What the methods of a class of the program's own can reach, and what the class itself holds."""
+        if _is_library(cls.__module__) or _is_installed(cls.__module__) or issubclass(cls, enum.Enum):
+            return
+        if id(cls) in self._seen:
+            return
+        self._seen[id(cls)] = cls
+        for base in cls.__bases__:
+            self._class(base, depth)
+        for key, item in list(vars(cls).items()):
+            if isinstance(item, property):
+                functions = [item.fget, item.fset]
+            else:
+                functions = [getattr(item, "__func__", item)]
+            if isinstance(functions[0], types.FunctionType):
+                for function in functions:
+                    self._code(function, depth + 1)
+            elif not key.startswith("__"):
+                self.visit(f"class {cls.__name__}.{key}", item, depth + 1)
 
     def _tensor(self, name: str, value: torch.Tensor) -> None:
         self._seen[id(value)] = value
@@ -157,9 +199,9 @@ class _Walk:
             self.found.tensors[f"{name}.grad"] = value.grad
 
     def _parts(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, tuple | list):
+        if isinstance(value, tuple | list | deque):
             fields = getattr(value, "_fields", None)
-            for i, item in enumerate(value[:_LONG]):
+            for i, item in enumerate(islice(value, _LONG)):
                 yield (f"{name}.{fields[i]}" if fields else f"{name}[{i}]"), item
         elif isinstance(value, dict):
             for i, (key, item) in enumerate(list(value.items())[:_LONG]):
@@ -179,9 +221,18 @@ class _Walk:
             for key, item in inner.get(kind, {}).items():
                 yield f"{before}{key}", item
         for key, item in list(inner.items()):
-            known = key in ("_parameters", "_buffers", "_modules") or key.endswith("_hooks")
+            known = key in ("_parameters", "_buffers", "_modules") or "_hooks" in key
             if not known and not (key.startswith("_") and _is_library(type(value).__module__)):
                 yield f"{before}{key}", item
+
+
+def _container(value: Any) -> Container:
+    kind = next(k for k in _CONTAINERS if isinstance(value, k)).__name__
+    if isinstance(value, dict):
+        return Container(f"{kind} of {len(value)}: {', '.join(_key(k, i) for i, k in enumerate(islice(value, _LONG)))}")
+    if isinstance(value, set | frozenset) and all(isinstance(v, _PLAIN) for v in value):
+        return Container(f"{kind} of {len(value)}: {', '.join(sorted(map(repr, islice(value, _LONG))))}")
+    return Container(f"{kind} of {len(value)}")
 
 
 def _key(key: Any, i: int) -> str:
@@ -190,6 +241,13 @@ def _key(key: Any, i: int) -> str:
 
 def _is_library(module: Any) -> bool:
     return str(module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    """Whether a module is Python's or of an installed package: what their classes hold is not the program's."""
+    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
+    return file.startswith(tuple(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -27,7 +27,7 @@ from torchsan.reference.nudge import (
 from torchsan.reference.random import draw_as_kernels
 from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
-from torchsan.torch_internals.operators import is_higher_order, is_users_kernel
+from torchsan.torch_internals.operators import is_higher_order, is_pytorchs, is_users_kernel
 
 _METADATA_ONLY = frozenset(
     """empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones
@@ -70,12 +70,20 @@ class Replayer:
         self.effects = effects
         self.triton = triton
         self._symbols = symbols
+        self._expected: set[torch.fx.Node] = set()
+        self._found: dict[tuple[torch.fx.Node, Arithmetic, int], Any] = {}
+
+    def expect(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Keep what a run computes of these on its way: they are to be judged, too, those that come first last."""
+        self._expected.update(nodes)
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
 
         With `change`, the run goes on with what that makes of each node's tensor.
         """
+        if change is None and (node, arithmetic, seed) in self._found:
+            return self._found[node, arithmetic, seed]
         return self.run_all((node,), arithmetic, seed, change)[0]
 
     def run_all(
@@ -84,12 +92,16 @@ class Replayer:
         """Return the values of several nodes, computed in one run. Raise Unavailable as `run` does."""
         order = needed((*nodes, *self.effects), self.known)
         values = _Values(self, arithmetic, seed, order, change)
+        # What is overwritten further on is no longer what the node gave.
+        kept = self._expected if change is None and not any(map(is_mutable, order)) else ()
         uses: dict[torch.fx.Node, int] = dict.fromkeys(nodes, 1)
         for each in order:
             for parent in each.all_input_nodes:
                 uses[parent] = uses.get(parent, 0) + 1
         for each in order:
             values.compute(each)
+            if each in kept:
+                self._found[each, arithmetic, seed] = values.of(each)
             for parent in each.all_input_nodes:
                 uses[parent] -= 1
                 if uses[parent] <= 0:
@@ -101,7 +113,12 @@ class Replayer:
 
         `thorough` also looks for errors that all elements share and that hide below the rounding of each.
         """
-        return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        try:
+            return settle(partial(self.run, node), actual, _Closer(self, node, thorough=thorough))
+        finally:
+            self._expected.discard(node)
+            for key in [k for k in self._found if k[0] is node]:
+                del self._found[key]
 
     def confirms(
         self, found: Again, node: torch.fx.Node, actual: torch.Tensor, changed: Container[torch.fx.Node]
@@ -155,6 +172,10 @@ def _is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+def _is_own(node: torch.fx.Node) -> bool:
+    return node.op != "call_function" or is_pytorchs(node.target)
+
+
 class _Closer:
     """Looks at one result more closely than element by element."""
 
@@ -174,7 +195,7 @@ class _Closer:
         return adding and sum(map(self._elements, self._order)) <= _MOST_SUSPECT
 
     def coherent(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Coherent | None:
-        if not actual.is_floating_point() or any(is_mutable(n) for n in self._order):
+        if not actual.is_floating_point() or any(is_mutable(n) or not _is_own(n) for n in self._order):
             return None
         elements = sum(map(self._elements, self._order))
         if elements > _MOST_SUSPECT or (elements > _MOST_ELEMENTS and not _is_suspect(actual, eager, exact)):
@@ -285,11 +306,13 @@ class _Values:
         self._change = change
         self._replayer = replayer
         self._operators = Operators(arithmetic, seed, partial(draw_as_kernels, triton=replayer.triton))
-        self._given: Callable[[Any], Any] = self._operators.given
+        given = self._operators.given
+        self._given: Callable[[Any], Any] = given
         if any(is_users_kernel(n.target) for n in order):
             self._given = self._operators.given_to_users_kernel
         elif any(is_mutable(n) for n in order):
-            self._given = lambda value: self._operators.given(map_tensors(torch.clone, value))
+            # Without `self`: a cycle would keep the program's buffers beyond their call, as leaks of its own.
+            self._given = lambda value: given(map_tensors(torch.clone, value))
         self._values: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:
@@ -320,7 +343,7 @@ class _Values:
             case "call_function":
                 return self._call(node)
             case "placeholder":
-                raise Unavailable(f"it depends on {node.name}, which the kernel does not read")
+                raise Unavailable(f"it cannot be computed again: it needs {node.name}, which the kernel was not given")
             case _:
                 raise Unavailable(f"{node.op} {node.target} cannot be replayed")
 

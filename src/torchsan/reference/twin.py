@@ -6,9 +6,7 @@ the state before the call, for the question what the call gives in another arith
 
 from __future__ import annotations
 
-import pickle
 import socket
-import struct
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -21,12 +19,11 @@ from torchsan.reference.autograd_region import Region
 from torchsan.reference.calls import Computing, share_memory
 from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, waiting
 from torchsan.reference.reachable import Reachable, reachable, returned
+from torchsan.reference.wire import NoAnswer, ask, receive, send
 from torchsan.tensors import digest
 from torchsan.torch_internals.compiled_calls import running_eagerly, unwrapped
 from torchsan.torch_internals.operators import random_state
 
-_PATIENCE = 30.0
-"""Seconds that the program waits for a child after its own call has returned."""
 _SMALL = 1 << 16
 """Bytes up to which a tensor is sent unasked."""
 
@@ -163,18 +160,18 @@ def _live(call: Call, end: socket.socket) -> None:
                 result, lambda name, t: name in outputs.tensors or t.numel() * t.element_size() <= _SMALL
             )
         except (Exception, Refused) as e:  # noqa: BLE001  # the parent says that and why there is no answer
-            _send(end, _failure(e))
+            send(end, _failure(e))
             return
-        _send(end, after)
+        send(end, after)
         while True:
             with waiting():
-                question = _receive(end)
+                question = receive(end)
             if question is None:
                 return
             try:
-                _send(end, _answer(call, question, result, tensors))
+                send(end, _answer(call, question, result, tensors))
             except (Exception, Refused) as e:  # noqa: BLE001  # as above
-                _send(end, _failure(e))
+                send(end, _failure(e))
 
 
 def _answer(call: Call, question: tuple[Any, ...], result: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -195,7 +192,7 @@ def _spare(call: Call, end: socket.socket) -> None:
     """In the second child: for each question, fork a child that runs the call once more."""
     while True:
         with waiting():
-            question = _receive(end)
+            question = receive(end)
         if question is None:
             return
         in_grandchild(lambda question=question: _once_more(call, end, *question))  # type: ignore[misc]  # bound now
@@ -222,7 +219,7 @@ def _once_more(
     except (Exception, Refused) as e:  # noqa: BLE001  # as above
         # A function that asks for dtypes may have no meaning in float64.
         answer = Unavailable(str(e)) if arithmetic is not Arithmetic.EAGER else _failure(e)
-    _send(end, answer)
+    send(end, answer)
 
 
 def _failure(error: BaseException) -> TwinFailed:
@@ -232,62 +229,6 @@ def _failure(error: BaseException) -> TwinFailed:
 
 def _ask(end: socket.socket, question: Any) -> Any:
     try:
-        end.settimeout(_PATIENCE)
-        if question is not None:
-            _send(end, question)
-        answer = _receive(end)
-    except TimeoutError:
-        end.close()
-        raise TwinFailed(f"it did not come to an end within {_PATIENCE:.0f} seconds") from None
-    except (OSError, EOFError, pickle.PickleError) as e:
-        raise TwinFailed(f"its process ended ({type(e).__name__})") from e
-    if answer is None:
-        raise TwinFailed("its process ended: killed, or out of memory")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-class _Pickler(pickle.Pickler):
-    """Sends the bytes of tensors as they are: `torch.save` would take as long as the call."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, torch.Tensor):
-            with torch.no_grad():
-                plain = obj.detach().resolve_conj().resolve_neg().contiguous()
-                data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-            return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
-        return NotImplemented
-
-
-def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if not len(memoryview(data)):
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
-
-
-def _send(end: socket.socket, message: Any) -> None:
-    import io
-
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5).dump(message)
-    data = stream.getbuffer()
-    end.sendall(struct.pack("<Q", len(data)))
-    end.sendall(data)
-
-
-def _receive(end: socket.socket) -> Any:
-    """The next message, which was sent by a fork of this very process; None if there will be none."""
-    header = _read(end, 8)
-    return None if header is None else pickle.loads(_read(end, struct.unpack("<Q", header)[0]) or b"")  # noqa: S301
-
-
-def _read(end: socket.socket, size: int) -> bytes | None:
-    data = bytearray(size)
-    view, done = memoryview(data), 0
-    while done < size:
-        got = end.recv_into(view[done:])
-        if not got:
-            return None
-        done += got
-    return bytes(data)
+        return ask(end, question)
+    except NoAnswer as e:
+        raise TwinFailed(str(e)) from e

@@ -15,18 +15,14 @@ from typing import Any
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.recording.folder import write_atomically
+from torchsan.records import ArtifactKind
 from torchsan.report.findings import count
 from torchsan.report.html.page import Model, build
 from torchsan.report.markdown import as_code, as_text, fenced
 
+_GRAPHS = ("FX graph", ArtifactKind.STAGE_GRAPH)
 _LISTED = 40
 _DRAWN = 8
-_MADE_BY = {
-    "kernel": "Inductor's code generation, as a part of the wrapper",
-    "wrapper": "Inductor's code generation, from the FX graph",
-    "FX graph": "AOTAutograd and Inductor's graph passes: the graph that Inductor generated code for",
-    "source file": "you: the lines of it that were compiled",
-}
 
 
 @dataclass(slots=True)
@@ -71,18 +67,36 @@ def _connected(model: Model) -> list[Artifact]:
     files = {a.entry["file"]: a.number for a in artifacts if a.kind == "source file"}
     for graph in index["graphs"]:
         _connect_kernels(graph, artifacts)
-        texts = graph["artifacts"]
-        if "wrapper" in texts:
-            artifacts[texts["wrapper"]].depends += [texts["graph"]] if "graph" in texts else []
-            artifacts[texts["wrapper"]].used_by += graph["definitions"].values()
-        if "graph" in texts:
-            lines = {n for k in graph["kernels"] for n in k["source"]}
-            artifacts[texts["graph"]].used_by += [texts["wrapper"]] if "wrapper" in texts else []
-            artifacts[texts["graph"]].depends += sorted({files[index["lines"][n][0]] for n in lines})
+        _connect_texts(graph, artifacts)
         for twin in index["graphs"]:
             if twin is not graph and twin["id"] == graph["id"]:
                 _relate(graph, twin, artifacts)
+    for a in artifacts:
+        if a.kind in _GRAPHS:
+            if (before := a.entry.get("before")) is not None:
+                _depend(artifacts, a.number, before)
+            else:
+                lines = [index["lines"][n][0] for k in _kernels(model, a) for n in k["source"]]
+                a.depends += [files[file] for file in sorted(set(lines))]
     return artifacts
+
+
+def _connect_texts(graph: dict[str, Any], artifacts: list[Artifact]) -> None:
+    """The wrapper depends on the FX graph, its kernels on it; what a cache has depends on both."""
+    texts = graph["artifacts"]
+    if "wrapper" in texts:
+        artifacts[texts["wrapper"]].used_by += graph["definitions"].values()
+        if "graph" in texts:
+            _depend(artifacts, texts["wrapper"], texts["graph"])
+    for entry in graph["cache"]:
+        for kind in ("graph", "wrapper"):
+            if kind in texts:
+                _depend(artifacts, entry, texts[kind])
+
+
+def _depend(artifacts: list[Artifact], number: int, on: int) -> None:
+    artifacts[number].depends.append(on)
+    artifacts[on].used_by.append(number)
 
 
 def _connect_kernels(graph: dict[str, Any], artifacts: list[Artifact]) -> None:
@@ -172,8 +186,10 @@ def _facts(model: Model, a: Artifact) -> str:
     facts = {
         "kind": a.kind,
         "file": a.entry["path"],
-        "made by": _MADE_BY.get(a.kind, "this run"),
-        "made": model.index["run"]["started"] if a.kind != "source file" else None,
+        "made by": a.entry["made"],
+        "made": (graph and graph["made"]) or (model.index["run"]["started"] if a.kind != "source file" else None),
+        "stage": a.entry.get("stage"),
+        **a.entry.get("facts", {}),
         "size": f"{len(a.text.encode())} bytes, {count(a.text.count(chr(10)) + 1, 'line')}" if a.text else None,
         "sha256": hashlib.sha256(a.text.encode()).hexdigest() if a.text else None,
         "graph": f"{graph['id']} {graph['direction']}" if graph else None,
@@ -212,9 +228,13 @@ def _structure(model: Model, a: Artifact) -> Iterator[str]:
         graph = model.index["graphs"][a.entry["graph"]]
         yield f"{count(len(graph['kernels']), 'launch')}, {count(graph['buffers'], 'buffer')} that something reads"
         yield from (f"function {as_code(name)}" for name in re.findall(r"^\s*def (\w+)\(", a.text, re.MULTILINE))
-    elif a.kind == "FX graph":
-        nodes = model.parts[f"nodes-{a.entry['graph']}"]
+    elif a.kind == ArtifactKind.CACHE_ENTRY:
+        yield "a file that PyTorch unpickles, and torchsan does not; `torchsan cache FOLDER` looks into it"
+    elif a.kind in _GRAPHS:
+        nodes = model.parts[a.entry.get("nodes") or f"nodes-{a.entry['graph']}"]
         yield f"{count(len(nodes), 'node')}"
+        if passes := a.entry.get("passes"):
+            yield f"changed by {', '.join(map(as_code, passes))}"
         for name, op, type_, inputs, *_ in nodes:
             came = f" from {', '.join(map(as_code, inputs[:6]))}" if inputs else ""
             yield f"{as_code(name)}: {as_code(op)}{f' → {as_code(type_)}' if type_ else ''}{came}"
@@ -244,7 +264,8 @@ def _cost(model: Model, a: Artifact) -> Iterator[str]:
     seconds = sum(k["seconds"] for k in kernels)
     everything = sum(k.get("seconds") or 0.0 for g in model.index["graphs"] for k in g["kernels"])
     share = seconds / everything if everything else 0.0
-    yield f"{seconds:.3g} s in the fastest of the timed calls, {share:.1%} of all kernels"
+    whose = "" if a.kind == "kernel" else "its kernels: "
+    yield f"{whose}{seconds:.3g} s in the fastest of the timed calls, {share:.1%} of all kernels"
     read, written = (sum(k["bytes"][n] for k in kernels) for n in (0, 1))
     yield f"{read} bytes read, {written} bytes written"
 
@@ -261,5 +282,5 @@ def _safety(model: Model, a: Artifact) -> Iterator[str]:
             yield f"it overwrites inputs of the graph: {', '.join(map(as_code, mutated))}"
     about = {f for k in kernels for f in k["findings"]}
     for f in model.index["findings"]:
-        if f["id"] in about or (a.kind in ("wrapper", "FX graph") and f["graph"] == a.entry.get("graph")):
+        if f["id"] in about or (a.kind in ("wrapper", *_GRAPHS) and f["graph"] == a.entry.get("graph")):
             yield f"{f['id']}: {f['severity']}: {f['kind']}: {as_text(f['message'], 300)}"

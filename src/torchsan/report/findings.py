@@ -103,7 +103,7 @@ def session_text(findings: Sequence[Finding], coverage: Coverage) -> str:
 
 
 def seen_text(recording: Reader) -> str:
-    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls`."""
+    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls checked`."""
     coverage, calls = recording.coverage(), recording.calls()
     if not coverage.kernels:
         return f"0 kernels in {count(coverage.graphs, 'graph')}"
@@ -113,7 +113,7 @@ def seen_text(recording: Reader) -> str:
     ]
     if calls:
         parts.append(f"{sum(c.checked for c in calls)} of {count(sum(c.seen for c in calls), 'call')}")
-    return ", ".join(parts)
+    return f"{', '.join(parts)} checked"
 
 
 def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:

@@ -31,6 +31,6 @@ class Shown:
         if finding.evidence.get("follows") in self.findings:
             lines = [finding_line(finding)]
         else:
-            lines = [Line(""), *finding_lines(finding, began=began_at(manifest)), Line("")]
+            lines = [Line(""), *finding_lines(finding, began=began_at(manifest))]
         print_lines(lines, self._stream)
         self.findings[finding.id] = finding

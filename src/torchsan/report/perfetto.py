@@ -24,6 +24,12 @@ _TIMES, _DURATIONS, _LAUNCHES, _STEPS = 1, 2, 3, 4
 """The processes of the trace: by the clock, launches by their duration, launches in their order, memory by step."""
 _COMPILES, _FINDINGS = 1, 2
 """Threads of the first process that are none of the program's, whose numbers are higher."""
+_PER_PROCESS = 1_000_000
+"""How many threads of ours a process can have: Perfetto tells threads apart by their number alone, whatever process."""
+
+
+_PROGRAMS_OWN = 2**31
+"""Threads of the program are numbered from here on."""
 
 
 @dataclass(slots=True)
@@ -34,7 +40,8 @@ class _Trace:
 
     def add(self, ph: str, pid: int, tid: int, name: str, args: Mapping[str, Any], **rest: Any) -> None:
         """Add an event of Chrome's format; `ph` is the letter of its kind."""
-        self.events.append({"ph": ph, "name": name, "pid": pid, "tid": tid, **rest, "args": args})
+        thread = tid if tid >= _PROGRAMS_OWN else pid * _PER_PROCESS + tid % _PER_PROCESS
+        self.events.append({"ph": ph, "name": name, "pid": pid, "tid": thread, **rest, "args": args})
 
     def name(self, pid: int, text: str, tid: int | None = None) -> None:
         """Name a process, or a thread of it."""
@@ -89,7 +96,7 @@ def as_trace(recording: Reader) -> dict[str, Any]:
     # A compile is recorded when it is over.
     starts = [e.time - (_seconds(e) if e.kind == "graph" else 0.0) for e in events]
     trace = _Trace(min(starts, default=0.0))
-    trace.name(_TIMES, "by the clock")
+    trace.name(_TIMES, "timeline, in real time")
     _compiles(trace, events)
     _findings(trace, events)
     _watched(trace, events)
@@ -165,7 +172,7 @@ def _watched(trace: _Trace, events: Iterable[Timed]) -> None:
 
 def _own(thread: int) -> int:
     """A number for a thread of the program that is none of ours, in the range that Perfetto takes."""
-    return _FINDINGS + 1 + thread % 2**31
+    return _PROGRAMS_OWN + thread % 2**31
 
 
 def _launches(trace: _Trace, events: Iterable[Timed], graphs: Iterable[GraphRecord]) -> None:

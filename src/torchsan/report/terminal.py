@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TextIO
@@ -29,6 +29,7 @@ from torchsan.report.findings import (
     source_lines,
     with_consequences,
 )
+from torchsan.report.launches import Launches
 from torchsan.report.verdict import Status, Verdict, counting, idle_suppressions, suppressed_by, verdict
 
 _Section = tuple[Callable[[int | None], list[Line]], int]
@@ -81,7 +82,9 @@ def print_report(
     else:
         ending = _ending(recording, outcome, quiet, everything, hint)
     if not quiet and not (verbose or everything) and (gaps := gaps_text(recording.coverage())):
-        ending.append(Line(f"torchsan: not all was compiled: {gaps}: torchsan report {place}", "dim"))
+        ending.append(
+            Line(f"torchsan: {gaps_heading(recording.coverage())}: {gaps}; why: torchsan report {place}", "dim")
+        )
     sections: list[_Section] = [(partial(_findings, recording, place, verbose or everything, shown or {}), 26)]
     if not quiet and (verbose or everything):
         sections += [
@@ -205,6 +208,12 @@ def gaps_text(coverage: Coverage) -> str:
     return ", ".join(words).replace("function in plain Pythons", "functions in plain Python")
 
 
+def gaps_heading(coverage: Coverage) -> str:
+    """Return what the gaps amount to: a recompile leaves nothing uncompiled."""
+    recompiled = all(gap.kind is GapKind.RECOMPILE for gap in coverage.gaps)
+    return "compiled more than once" if recompiled else "not all was compiled"
+
+
 def _gaps(recording: Reader, place: str, limit: int | None) -> list[Line]:
     """What was not compiled, or more than once, and how many calls of each graph were checked."""
     gaps = sorted(recording.coverage().gaps, key=lambda gap: (list(_GAPS).index(gap.kind), -gap.times))
@@ -214,7 +223,8 @@ def _gaps(recording: Reader, place: str, limit: int | None) -> list[Line]:
         each = [f"graph {c.graph} {c.direction} {c.checked} of {c.seen}" for c in calls]
         lines += [Line(f"Calls checked: {clean(', '.join(each), 300)}", "bold")]
     if gaps:
-        lines.append(Line(f"Not all was compiled: {gaps_text(recording.coverage())}", "bold"))
+        heading = gaps_heading(recording.coverage()).capitalize()
+        lines.append(Line(f"{heading}: {gaps_text(recording.coverage())}", "bold"))
     room = len(gaps) if limit is None else limit - len(lines)
     shown = gaps if len(gaps) <= room else gaps[: max(0, room - 1)]
     for gap in shown:
@@ -244,6 +254,13 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
     if not quiet:
         place = clean(shown_place(recording))
         lines.append(Line(f"recording: {place}   again: torchsan report {place}", "dim"))
+        worst = next((f for f in counting(recording) if f.severity is Severity.ERROR), None)
+        if worst is not None:
+            script = f"torchsan repro {place} {clean(worst.id)}"
+            page = f"torchsan open {place}"
+            lines.append(
+                Line(f"next: torchsan explain {worst.kind}   as a script: {script}   as a page: {page}", "dim")
+            )
     return lines
 
 
@@ -293,24 +310,44 @@ def _program(recording: Reader, place: str, culprits: Set[str] | None, limit: in
     shown = rows if limit is None or len(rows) + 2 <= limit else rows[: max(0, limit - 3)]
     while shown and len(shown) < len(rows) and isinstance(shown[-1], GraphRecord):
         shown.pop()  # A heading without anything below it says nothing.
-    lines = head + list(_table(shown, recording.manifest.cwd))
+    lines = head + list(_table(shown, recording.manifest.cwd, _blamed(recording)))
     if len(shown) < len(rows):
         kernels = sum(isinstance(row, KernelRecord) for row in rows[len(shown) :])
         lines.append(_more("  ", kernels, "kernel", place))
     return lines
 
 
-def _table(rows: list[GraphRecord | KernelRecord], cwd: str) -> Iterator[Line]:
+_Blamed = dict[tuple[int, str, int], list[str]]
+"""The findings about each launch, by graph, direction and number."""
+
+
+def _blamed(recording: Reader) -> _Blamed:
+    launches = {(g.id, g.direction): Launches(g) for g in recording.graphs()}
+    found: _Blamed = defaultdict(list)
+    for f in counting(recording):
+        if f.kernel and f.graph is not None and f.severity is not Severity.NOTE:
+            of_graph = launches.get((f.graph.id, f.graph.direction))
+            nth = of_graph.blamed(f) if of_graph is not None else None
+            if nth is not None:
+                found[f.graph.id, f.graph.direction, nth].append(f.id)
+    return found
+
+
+def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed) -> Iterator[Line]:
     kernels = [row for row in rows if isinstance(row, KernelRecord)]
     names = min(48, max((len(k.name) for k in kernels), default=0))
     places = min(40, max((len(_location(k, cwd)) for k in kernels), default=0))
+    graph: GraphRecord | None = None
     for row in rows:
         if isinstance(row, GraphRecord):
             seconds = f", compiled in {row.compile_seconds:.1f} s" if row.compile_seconds else ""
+            graph = row
             yield Line(f"  graph {clean(row.label)}: {count(len(row.kernels), 'kernel')}{seconds}", "bold cyan")
         else:
             place = f"{_location(row, cwd):<{places}}  {_code(row)}".rstrip()
-            yield Line(f"    {row.nth:>3}  {clean(row.name):<{names}}  {place}")
+            ids = blamed.get((graph.id, graph.direction, row.nth)) if graph is not None else None
+            mark = f"  <- {clean(', '.join(ids), 60)}" if ids else ""
+            yield Line(f"    {row.nth:>3}  {clean(row.name):<{names}}  {place}{mark}", "bold" if ids else "")
 
 
 def _location(kernel: KernelRecord, cwd: str) -> str:
@@ -388,6 +425,6 @@ def _graph(call: MemoryCall) -> Line:
 
 def _sources(call: MemoryCall) -> Iterator[Line]:
     for source in call.by_source[:_LINES_OF_SOURCE]:
-        place = f"{source.file}:{source.line}" if source.file else "elsewhere"
+        place = f"{shown_file(source.file)}:{source.line}" if source.file else "elsewhere"
         module = f" in {source.module}" if source.module else ""
         yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + module)}")

@@ -283,7 +283,7 @@ def readme(
     origin = [
         f"{calls}, cut out of {finding.id} of a run of {as_code(' '.join(manifest.command))}",
         ", ".join(f"{what} {as_code(name)}" for what, name in places.items() if name is not None),
-        as_text(f"PyTorch {manifest.torch}, Python {manifest.python}, {manifest.platform}; torchsan {__version__}"),
+        as_text(f"PyTorch {manifest.torch}, Python {manifest.python}, torchsan {__version__}, {manifest.platform}"),
         *map(as_text, exhibit.notes),
     ]
     parts += ["## Where it comes from", "\n".join(f"- {line}" for line in origin)]

@@ -141,7 +141,7 @@ class Trials(Generic[_Candidate]):
             if not os.environ.get("TORCHSAN_DEBUG"):
                 shutil.rmtree(folder, ignore_errors=True)
         self.known[key] = good
-        answer = "shows it" if good else "no"
+        answer = "shows it" if good else "does not show it"
         self.progress(f"trial {number}: {self.describe(candidate)}: {answer} ({time.monotonic() - start:.1f} s)")
         return good
 

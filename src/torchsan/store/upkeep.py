@@ -118,6 +118,8 @@ _ATTEMPTS = 50
 _SEGMENT_BYTES = 16 << 20
 _SETTLE = 0.1
 """Seconds; many times what a writer takes between finding bytes and writing its record."""
+_LOOKS = 5
+"""How often a record whose bytes are missing is looked at before it counts as damaged."""
 _REMEMBER_NS = 24 * 3600 * 10**9
 """How long deletions are kept: longer than a collection takes that read the logs before one and writes after it."""
 
@@ -214,12 +216,25 @@ def _live(backend: Backend, index: Index, drop_damaged: bool) -> tuple[Live, dic
             errors.append(e)
         else:
             live[name] = (known.time, record)
-    if dropped and _read(backend).segments != index.segments:
-        # Logs go before their packs: what we missed, another collection has moved.
-        raise FileNotFoundError
+    if dropped:
+        _check_settled(backend, index, dropped)
     if dropped and not drop_damaged:
         raise errors[0]
     return live, dropped
+
+
+def _check_settled(backend: Backend, index: Index, missed: dict[str, int]) -> None:
+    """Raise FileNotFoundError, to begin again, if what is `missed` is there or is about to be.
+
+    A writer may have relied on bytes that a collection removes, notice that, and put them again, with a new record.
+    """
+    for _ in range(_LOOKS):
+        time.sleep(_SETTLE)
+        now = _read(backend)
+        # Logs go before their packs: what we missed, another collection has moved.
+        known = {name: now.find(name) for name in missed}
+        if now.segments != index.segments or any(k is None or k.time != missed[n] for n, k in known.items()):
+            raise FileNotFoundError
 
 
 def _place(backend: Backend, index: Index, blob: BlobRef) -> BlobRef | None:

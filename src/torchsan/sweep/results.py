@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from torchsan.errors import UsageError
+from torchsan.errors import RecordingError, UsageError
 from torchsan.recording.folder import loads_strictly
 from torchsan.records import Finding, decode, encode
 from torchsan.sweep.programs import Program
@@ -23,6 +24,12 @@ from torchsan.sweep.programs import Program
 DATABASE = "results.sqlite"
 PLACE = "torchsan-sweeps"
 """Where sweeps without `--out` go, below the current folder."""
+
+
+_TABLES = {
+    "results": "CREATE TABLE results (address TEXT PRIMARY KEY, body TEXT)",
+    "about": "CREATE TABLE about (name TEXT PRIMARY KEY, body TEXT)",
+}
 
 
 class Outcome(StrEnum):
@@ -82,10 +89,12 @@ class Results:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
+            _check_plain(path)
             self._connection = sqlite3.connect(path / DATABASE, isolation_level=None)
+            _check_tables(self._connection)
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS results (address TEXT PRIMARY KEY, body TEXT)")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, body TEXT)")
+            for text in _TABLES.values():
+                self._connection.execute(text.replace("TABLE", "TABLE IF NOT EXISTS", 1))
         except (OSError, sqlite3.Error) as e:
             raise UsageError(f"cannot keep results in {path}: {e}; choose another --out", slug="unwritable-out") from e
 
@@ -103,12 +112,24 @@ class Results:
     def get(self, address: str) -> Result | None:
         """Return the result of an address, if there is one."""
         for (body,) in self._connection.execute("SELECT body FROM results WHERE address = ?", (address,)):
-            return decode(Result, loads_strictly(body))
+            return self._result(address, body)
         return None
 
     def __iter__(self) -> Iterator[Result]:
-        for (body,) in self._connection.execute("SELECT body FROM results ORDER BY rowid").fetchall():
-            yield decode(Result, loads_strictly(body))
+        for address, body in self._connection.execute("SELECT address, body FROM results ORDER BY rowid").fetchall():
+            yield self._result(address, body)
+
+    def _result(self, address: Any, body: Any) -> Result:
+        try:
+            result = decode(Result, loads_strictly(body))
+        except (RecordingError, ValueError, TypeError) as e:
+            raise self._damaged(f"the result {address!r:.40} is no result") from e
+        if result.address != address:
+            raise self._damaged(f"the result {address!r:.40} is that of another program")
+        return result
+
+    def _damaged(self, what: str) -> UsageError:
+        return UsageError(f"the results in {self.path} are damaged: {what}; sweep into another --out", slug="usage")
 
     def note(self, name: str, value: Any) -> None:
         """Keep a JSON value about the sweep."""
@@ -117,8 +138,29 @@ class Results:
     def noted(self, name: str) -> Any:
         """Return a value that was noted; None if there is none."""
         for (body,) in self._connection.execute("SELECT body FROM about WHERE name = ?", (name,)):
-            return loads_strictly(body)
+            try:
+                return loads_strictly(body)
+            except (RecordingError, ValueError, TypeError) as e:
+                raise self._damaged(f"what is said of {name} is no JSON") from e
         return None
+
+
+def _check_plain(path: Path) -> None:
+    """Raise OSError if a file of the database is there and is no plain file of its own, but leads elsewhere."""
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+        with suppress(FileNotFoundError):
+            status = (path / name).lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise OSError(f"{name} is no plain file of its own")
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Raise OSError if there is anything but the two tables: a view in the place of one computes when it is asked."""
+    connection.execute("PRAGMA trusted_schema=OFF")
+    for kind, name, text in connection.execute("SELECT type, name, sql FROM sqlite_master"):
+        ours = kind == "table" and text == _TABLES.get(name)
+        if not ours and not (kind == "index" and text is None):
+            raise OSError(f"{DATABASE} holds the {kind} {name!r:.40}, which is none of a sweep's")
 
 
 def place_for(out: Path | None, *, resume: bool) -> Path:

@@ -185,7 +185,7 @@ class Format:
             return piece.view(np.float16).astype(np.float32)
         if self.part is torch.bfloat16:
             return (piece.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return _float8_values(self.part)[piece]
+        return float8_values(self.part)[piece]
 
     def ranks(self, piece: Bytes) -> npt.NDArray[np.int64]:
         """Return where each number of a float format stands in the order of representable numbers; both zeros are 0."""
@@ -225,7 +225,7 @@ def format_of(dtype: torch.dtype) -> Format | None:
 
 
 @functools.cache
-def _float8_values(dtype: torch.dtype) -> npt.NDArray[np.float32]:
+def float8_values(dtype: torch.dtype) -> npt.NDArray[np.float32]:
     """Return the value of each of the 256 bytes."""
     exponent, mantissa, bias, special = {
         torch.float8_e4m3fn: (4, 3, 7, "fn"),

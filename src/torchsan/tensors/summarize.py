@@ -15,7 +15,8 @@ import torch
 from torchsan.records.tensor import Scalar, TensorSummary
 from torchsan.tensors.describe import describe, undisturbed
 from torchsan.tensors.elements import PIECE, Bytes, Format, elements, format_of, memory, unreadable
-from torchsan.tensors.tally import Tally, library, tallies, tally
+from torchsan.tensors.native import library, tallies
+from torchsan.tensors.tally import Tally, tally
 
 _SHOWN = 64
 # Elements. Below this NumPy is as fast as compiled code.
@@ -74,7 +75,7 @@ def _few(t: torch.Tensor, form: Format) -> tuple[Tally, tuple[Scalar, ...]]:
 def _total(t: torch.Tensor, form: Format) -> Tally:
     """Return the tally of all of `t`, by as many threads as torch would use where that pays."""
     # Before the threads, lest each of them compile it.
-    compiled = library() if t.numel() >= _COMPILED and t.dtype is torch.float32 else None
+    compiled = library() if t.numel() >= _COMPILED else None
     whole = memory(t)
     if whole is None:
         return _add_up(_share(piece, form, compiled) for (piece,) in elements(t))
@@ -91,9 +92,9 @@ def _total(t: torch.Tensor, form: Format) -> Tally:
 
 def _share(whole: Bytes, form: Format, compiled: ctypes.CDLL | None) -> Tally:
     """Return the tally of bytes that lie side by side."""
-    if compiled is not None and whole.view(np.float32).flags.aligned:
+    if compiled is not None and whole.ctypes.data % form.part.itemsize == 0:
         with np.errstate(all="ignore"):
-            return _add_up(tallies(whole.view(np.float32), form, compiled))
+            return _add_up(tallies(whole, form, compiled))
     size = PIECE * form.part.itemsize * form.parts
     return _add_up(tally(form.numbers(whole[i : i + size]), form) for i in range(0, whole.size, size))
 

@@ -1,7 +1,7 @@
 """What a compile cache gives the program, beside what a fresh compile gives: both are there, and the first one runs.
 
-The FX graph cache and the AOTAutograd cache are read as the program reads them, and the FX graph cache is written as
-usual: no generated source holds anything of torchsan's.
+The FX graph cache and the AOTAutograd cache are read as the program reads them, and written as usual: no generated
+source holds anything of torchsan's.
 """
 
 from __future__ import annotations
@@ -106,9 +106,14 @@ class CachedCompiles:
         found: Callable[[CachedCode], None],
         failed: Callable[[Exception], None],
         from_cache: Callable[[], None],
+        saved: Callable[[str, Path], None],
     ) -> None:
-        """`found` is told of what a cache has; `from_cache` if cached code is loaded in any other way."""
+        """`found` is told of what a cache has; `from_cache` if cached code is loaded in any other way.
+
+        `saved` is told of the key and the folder under which the FX graph cache has what was compiled just now.
+        """
         self._found = found
+        self._saved = saved
         self._failed = failed
         self._from_cache = from_cache
         self._thread = threading.local()
@@ -150,13 +155,18 @@ class CachedCompiles:
         return made
 
     def _try_load(self, original: Any, mod: Any, args: Any, config: Any, extra: Any, *rest: Any, **named: Any) -> Any:
-        """Look what is there, remember it, and say that there is nothing: the graph is compiled anew, too."""
+        """Look what is there, remember it, and say that there is nothing: the graph is compiled anew, too.
+
+        If there is nothing, what is compiled is saved as usual: the next compile of this very process may find it.
+        """
         with self._looking() as graphs:
             answer = original(mod, args, config, extra, *rest, **named)
         has_config = isinstance(answer, tuple)  # Since 2.13: what it takes to save comes in a copy of the config.
         compiled = answer[0] if has_config else answer
+        if compiled is None:
+            return answer
         context = _tracing_context()
-        if compiled is not None and context is not None:
+        if context is not None:
             try:
                 from torch._functorch._aot_autograd import autograd_cache
 
@@ -191,6 +201,7 @@ class CachedCompiles:
             with self._looking() as loaded:
                 given = original(gm, *args, **dict(kwargs))
             if not any(given is graph for graph in loaded):
+                self._tell_saved(given)
                 return given  # It was compiled just now.
             cached, cache, key = given, "FX graph cache", str(getattr(given, "_fx_graph_cache_key", "") or "")
             folder = _fx_folder(key)
@@ -225,6 +236,14 @@ class CachedCompiles:
             strides[:] = before
         cached.current_callable = found
         return cached
+
+    def _tell_saved(self, compiled: Any) -> None:
+        key = getattr(compiled, "_fx_graph_cache_key", None)
+        if key:
+            try:
+                self._saved(str(key), _fx_folder(str(key)))
+            except Exception as e:  # noqa: BLE001  # as above
+                self._failed(e)
 
 
 def _tracing_context() -> Any:

@@ -254,9 +254,8 @@ def _observed_compiler(stages: CompileStages, part: Part, trail: Trail, directio
 class _Switch:
     """A compiled graph that can be overridden. Has every attribute of the compiled one."""
 
-    _boxed_call = True
-
     def __init__(self, part: Part, direction: Direction, compiled: Any) -> None:
+        self._boxed_call = True  # Its own, not its class's: what AOTAutograd caches is wrapped with its attributes.
         self._part = part
         self._direction = direction
         self._compiled = compiled

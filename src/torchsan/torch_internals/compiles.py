@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchsan.records import Direction
 from torchsan.torch_internals.caches import CachedCode, CachedCompiles
+from torchsan.torch_internals.input_names import InputNames
 from torchsan.torch_internals.patches import Patches, missing
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Compile:
     seconds: float
     results: int | None = None
     """How many of a forward's outputs the user gets; the others are saved for backward. None if that is not known."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """The inputs that the user has another name for, with that."""
 
 
 @contextmanager
@@ -81,6 +84,7 @@ def observe_compiles(
     from_cache: Callable[[], None],
     *,
     cached: Callable[[CachedCode], None] | None = None,
+    saved: Callable[[str, Path], None] | None = None,
     forget: bool = True,
 ) -> Iterator[None]:
     """Call `seen` with each compile while the context lasts; `failed` if looking at one went wrong.
@@ -89,10 +93,12 @@ def observe_compiles(
     A program that asks for a C++ wrapper gets the Python wrapper of the same kernels, and `python_instead` is called.
 
     With `forget`, functions compiled before are compiled anew inside, and again after it. A graph that is in a cache is
-    compiled anew as well; `cached` is told of it, and what the cache has is what runs. May be entered before torch is
-    imported, and does not import it.
+    compiled anew as well; `cached` is told of it, and what the cache has is what runs; `saved` is told of the key and
+    the folder of what is in the cache from now on. May be entered before torch is imported, and does not import it.
     """
-    caches = CachedCompiles(cached or (lambda _found: None), failed, from_cache)
+    nobody: Callable[..., None] = lambda *_: None  # noqa: E731  # shorter than a function
+    caches = CachedCompiles(cached or nobody, failed, from_cache, saved or nobody)
+    names = InputNames()
 
     def compile_(original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         compile_fx: Any = sys.modules["torch._inductor.compile_fx"]
@@ -114,7 +120,7 @@ def observe_compiles(
             # A graph with a name is no program of the user's but a candidate that autotuning times.
             name: str | None = graph.name
             if name is None:
-                seen(_describe(graph, generated, time.perf_counter() - start))
+                seen(_describe(graph, generated, time.perf_counter() - start, names))
         except Exception as e:  # the user's compile must not fail because of torchsan
             log.debug("could not look at a compile", exc_info=True)
             failed(e)
@@ -129,6 +135,7 @@ def observe_compiles(
         _forget_compiled()
         patches.on_restore(_forget_compiled)
     try:
+        names.attach(patches)
         patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_)
         patches.wrap("torch._inductor.graph", "GraphLowering._compile_to_module", compile_to_module)
         if missing("cache"):
@@ -165,7 +172,7 @@ def _forget_compiled() -> None:
         dynamo.reset()
 
 
-def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Compile:
+def _describe(graph: GraphLowering, generated: ModuleType, seconds: float, names: InputNames) -> Compile:
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
@@ -180,6 +187,7 @@ def _describe(graph: GraphLowering, generated: ModuleType, seconds: float) -> Co
         source=Path(generated.__file__ or "").read_text(encoding="utf-8"),
         seconds=seconds,
         results=getattr(getattr(context, "fw_metadata", None), "num_forward", None) if forward else None,
+        called=names.of(context, cast("torch.fx.GraphModule", graph.module)),
     )
 
 

@@ -19,7 +19,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchsan.torch_internals.operators import map_tensors
+from torchsan.torch_internals.operators import map_tensors, start_autograd
 
 
 def bind_symbols(graph: torch.fx.Graph, inputs: Iterable[Any]) -> dict[Any, Any]:
@@ -107,6 +107,7 @@ def _run(
 ) -> FakeRun:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    start_autograd()
     with _alone():
         mode = FakeTensorMode(shape_env=environment, allow_fallback_kernels=False)
         mode.cache_enabled = False

@@ -235,6 +235,27 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
+_autograd_started = False
+
+
+def start_autograd() -> None:
+    """Let autograd count the devices, which its first backward does: if it finds one, no child can run a backward.
+
+    A build for CUDA pretends to have devices from the first FakeTensorMode on, also where there is none: so this comes
+    before torchsan's own, and before the first compile.
+    """
+    global _autograd_started
+    import torch
+
+    if _autograd_started or torch._C._functorch.maybe_current_level() is not None:
+        return
+    _autograd_started = True
+    if not torch.cuda.is_available():
+        with outside_modes(), torch.inference_mode(False), torch.enable_grad():
+            x = torch.ones((), requires_grad=True)
+            torch.autograd.grad(x + x, x)
+
+
 @contextmanager
 def random_kept() -> Iterator[Callable[[], bool]]:
     """Leave the random numbers of torch, Python and NumPy where they stand; gives what tells whether any were drawn.
@@ -287,6 +308,20 @@ _OWN = frozenset(
 def is_own(overload: Any) -> bool:
     """Whether an operator is PyTorch's own, and not a library's or the user's."""
     return overload.namespace in _OWN
+
+
+def is_pytorchs(target: Any) -> bool:
+    """Whether an operator or a function is PyTorch's own, or Python's."""
+    name = getattr(target, "_qualified_op_name", None) or getattr(target, "_qualname", None)  # of all its overloads
+    if name is not None or hasattr(target, "_schema"):
+        return (target.namespace if name is None else str(name).partition("::")[0]) in _OWN
+    owner = getattr(target, "__self__", None)
+    method = owner if isinstance(owner, type) else target  # `apply` of a function with a backward of its own
+    module = getattr(method, "__module__", None) or type(target).__module__
+    return str(module).partition(".")[0] in _PYTHONS
+
+
+_PYTHONS = frozenset("torch _operator operator builtins math itertools functools triton torchsan".split())
 
 
 def is_composite(overload: Any) -> bool:

@@ -246,6 +246,17 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "torch._dynamo.utils": "CompilationMetrics.create(metrics)",
         },
     ),
+    (
+        "names",
+        "know what you call the inputs of a graph",
+        {
+            "torch._dynamo.output_graph": "OutputGraph._call_user_compiler(self, gm, example_inputs)",
+            "torch._dynamo.variables.builder": "GraphArg.source",
+            "torch._guards": "TracingContext.try_get()",
+            "torch._functorch._aot_autograd.descriptors": "PlainAOTInput.idx; ParamAOTInput.target; "
+            "TangentAOTInput.output",
+        },
+    ),
     ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
 )
 """Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""
@@ -268,5 +279,5 @@ USERS = tuple(dict.fromkeys(user for users, _, _ in _TABLE for user in users.spl
 
 def called(user: str) -> str:
     """How reports call what needs a seam."""
-    names = {"watch": "--watch", "gaps": "graph breaks and recompiles"}
+    names = {"watch": "--watch", "gaps": "graph breaks and recompiles", "names": "names of inputs"}
     return names.get(user) or (f"the {user} check" if user in _CHECKS else user)

@@ -377,10 +377,10 @@ class Timer(Observer):
         for ref, seen in self._seen.items() if self._checked else ():
             count = seen - self._looked[ref]
             calls = "1 call" if count == 1 else f"{count} calls"
-            those = f"the first {self._timed}" if isinstance(self._timed, int) else f"numbers {self._timed}"
+            those = f"the first {self._timed} calls" if isinstance(self._timed, int) else f"calls {self._timed}"
             reason = (
-                f"only {those} with each of {MOST_KINDS} sets of sizes are checked, and now and then one with others; "
-                "--calls N|all for more"
+                f"only {those} of a graph with the same input sizes are checked, and after {MOST_KINDS} different "
+                "sizes only a few more; --calls N or --calls all checks more"
             )
             if count:
                 self._writer.skipped(f"{calls} of graph {self._labels[ref]}", reason)

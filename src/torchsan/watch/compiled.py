@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
-from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
+from torchsan.records import Direction, GraphId, GraphRecord, GraphRef, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import called
@@ -19,6 +20,7 @@ from torchsan.torch_internals.wrapper import Launch, Program, parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
 from torchsan.torch_internals.wrapper.model import Alias, Liveness
 from torchsan.torch_internals.wrapper.rewrite import probed_functions
+from torchsan.watch.cache_entries import keep_cache_entry
 from torchsan.watch.calls import ProbedProgram
 from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 from torchsan.watch.operators import expect_news
@@ -43,6 +45,7 @@ class Programs:
         self._lock = threading.Lock()
         self._ids: dict[object, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
+        self._last = threading.local()
 
     @contextmanager
     def compiles(self, *, forget: bool = True) -> Iterator[None]:
@@ -56,11 +59,24 @@ class Programs:
             self._python_instead,
             self._from_cache,
             cached=self._cached,
+            saved=self._saved,
             forget=forget,
         ):
             yield
 
+    def _saved(self, key: str, folder: Path) -> None:
+        """The FX graph cache has what was compiled last on this thread."""
+        keep_cache_entry(self._writer, self._newest(), cache="FX graph cache", key=key, folder=folder)
+
+    def _newest(self) -> GraphRef | None:
+        ref: GraphRef | None = getattr(self._last, "ref", None)
+        return ref
+
     def _cached(self, found: CachedCode) -> None:
+        code = "" if found.same else found.code
+        keep_cache_entry(
+            self._writer, self._newest(), cache=found.cache, key=found.key, folder=found.folder, read=True, code=code
+        )
         for observer in self._observers:
             observer.cached(found)
         if not found.same and found.watch is None:
@@ -107,9 +123,11 @@ class Programs:
             computes=computes,
             constants=vars(compile_.generated),
             results=compile_.results,
+            called=compile_.called,
         )
+        self._last.ref = program.ref
         self._writer.graph(record)
-        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs)})
+        self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs, compile_.called)})
         for step in model.opaque():
             where = f"graph {record.label}, wrapper line {step.line}"
             not_checked(self._writer, where, f"statement not understood, not observed: {step.text:.120}")

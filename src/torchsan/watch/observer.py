@@ -34,6 +34,8 @@ class CompiledProgram:
     """The generated module's namespace, which holds the graph's constants."""
     results: int | None = None
     """How many of the returned values the user gets; the rest are saved for backward. None if that is not known."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What the user calls the inputs, by their names in the graph, where that is known."""
 
     @property
     def ref(self) -> GraphRef:

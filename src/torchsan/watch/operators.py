@@ -186,7 +186,7 @@ class Instrument:
         if not self._since:
             self._observer.not_covered(
                 "operators between compiled calls",
-                f"after {calls.count} calls, the last {_FAMILIAR} of known kinds, seen only in short stretches",
+                f"after {calls.count} calls, the last {_FAMILIAR} of them like earlier ones, only some are looked at",
             )
         pace = self._resting[me] = Pace(_SHARE)
         pace.spent((calls.count - self._since) * _SECONDS)

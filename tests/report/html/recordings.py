@@ -10,6 +10,8 @@ from typing import Any
 from tests.samples import finding
 from torchsan.recording import Program, Writer, finalize
 from torchsan.records import (
+    ArtifactKind,
+    ArtifactRecord,
     BufferLife,
     BytesByLine,
     CallTimes,
@@ -129,6 +131,20 @@ PICTURE = {
 }
 
 
+def record_made(writer: Writer, last: str) -> None:
+    """The graphs of the stages before the last, and what a cache has."""
+    captured = writer.artifact("graph0-forward.1-capture.fx.py", fx(["relu_0", "relu_1"]))
+    entry = writer.artifact("graph0-forward.cache.py", "# cache: FX graph cache\n")
+    about: dict[str, Any] = {"graph": GraphId(0), "direction": FORWARD}
+    graph = ArtifactKind.STAGE_GRAPH
+    for record in (
+        ArtifactRecord(kind=graph, name=captured, stage=Stage.CAPTURE, **about),
+        ArtifactRecord(kind=graph, name=last, stage=Stage.POST_GRAD_PASSES, passes=("remove_noop_ops",), **about),
+        ArtifactRecord(kind=ArtifactKind.CACHE_ENTRY, name=entry, facts={"key": "fabc"}, **about),
+    ):
+        writer.event("artifact", {"artifact": record})
+
+
 def record_graph(writer: Writer, names: list[str], body: Callable[[str], str] = short_body) -> None:
     """Everything that is recorded of one graph and one call of it."""
     lines = tuple(line(10 + n % 40, f"layers.{n % 5}") for n in range(len(names)))
@@ -147,6 +163,7 @@ def record_graph(writer: Writer, names: list[str], body: Callable[[str], str] = 
             compile_seconds=1.5,
         )
     )
+    record_made(writer, artifacts["graph"])
     nodes = (
         NodeRecord(name="arg0_1", op="placeholder", type="float32[4, 8]"),
         *(

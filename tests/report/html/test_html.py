@@ -366,3 +366,21 @@ def test_a_big_run_is_usable_within_two_seconds(tmp_path: Path, open_page: Open)
     page.get_by_role("option").first.wait_for()
     took["search"] = time.monotonic() - start
     assert max(took.values()) <= 2, took
+
+
+def test_the_graphs_of_the_stages_and_what_a_cache_has_are_pages_that_lead_to_each_other(
+    file: Path, open_page: Open
+) -> None:
+    page = open_page(file, "#artifacts/graph0-forward.1-capture.fx.py")
+    page.get_by_role("heading", name="What it costs").wait_for()
+    assert "read off your Python code" in page.locator("article").inner_text()
+    assert "relu_1" in page.locator("article .card", has_text="Defines (2)").inner_text()
+    page.locator("article .card", has_text="Related").get_by_role("link", name="graph0-forward.fx.py").click()
+    page.wait_for_function("document.querySelector('article h2').innerText === 'graph0-forward.fx.py'")
+    text = page.locator("article").inner_text()
+    assert "remove_noop_ops" in text
+    depends = page.locator("article .card", has_text="Depends on (1)")
+    assert depends.get_by_role("link", name="graph0-forward.1-capture.fx.py").count() == 1
+    page.locator("article .card", has_text="Related").get_by_role("link", name="graph0-forward.cache.py").click()
+    page.wait_for_function("document.querySelector('article h2').innerText === 'graph0-forward.cache.py'")
+    assert "fabc" in page.locator("article").inner_text()

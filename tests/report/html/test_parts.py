@@ -15,8 +15,9 @@ from torchsan.recording import Reader, Writer
 from torchsan.records import Check, GraphId, GraphRecord
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.page import Model, build, render_model
-from torchsan.report.html.parts import Launches, graph_model
+from torchsan.report.html.parts import graph_model
 from torchsan.report.html.sources import Cutter, Lines, cut
+from torchsan.report.launches import Launches
 from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
 OLD = Path(__file__).parents[2] / "data" / "recording-schema-1"
@@ -165,7 +166,7 @@ def test_the_checked_buffers_of_a_graph_can_be_asked_for(tmp_path: Path) -> None
     recording = Reader(ordinary(tmp_path / "run"))
     assert "buf1" not in recording.checked(GraphId(0), FORWARD)
     assert "buf2" in recording.checked(GraphId(0), FORWARD)
-    assert recording.artifacts() == ["graph0-forward.fx.py", "graph0-forward.wrapper.py"]
+    assert {"graph0-forward.fx.py", "graph0-forward.wrapper.py"} < set(recording.artifacts())
 
 
 def test_what_each_check_says_of_a_kernel_is_true() -> None:

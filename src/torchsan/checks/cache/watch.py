@@ -21,7 +21,7 @@ from torchsan.reference.calls import RepeatableCall, Results, unsupported
 from torchsan.reference.judge import Outcome, is_another
 from torchsan.torch_internals.caches import CachedCode
 from torchsan.torch_internals.compile_stages import CompileStages
-from torchsan.torch_internals.operators import outside_modes
+from torchsan.torch_internals.operators import is_pytorchs, outside_modes
 from torchsan.watch.observer import not_checked
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,9 @@ class CacheWatch:
             reason = unsupported(args)
             if reason is not None:
                 raise Unavailable(reason)
+            # Fresh code calls them as well, and runs in no forked child: it is compiled for several threads.
+            if not all(is_pytorchs(n.target) for n in self._found.graph.graph.nodes if n.op == "call_function"):
+                raise Unavailable("it calls operators that are not PyTorch's own, which the program would notice")
             call = RepeatableCall(args, self._names, frozenset(range(len(args))))
             fresh = call.run(self._found.fresh, None)
             painted = call.run(self._found.painted, None)

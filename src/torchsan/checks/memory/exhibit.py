@@ -69,7 +69,7 @@ def exhibit_of_call(
         suspects=finding.nodes,
         config=dict(config),
         dynamic=any(not isinstance(n, int) for node in module.graph.nodes for n in _shape(node)),
-        notes=(f"the values of {', '.join(gone)} are made up",) if gone else (),
+        notes=(f"the values of {', '.join(gone)} were not kept; others stand in for them",) if gone else (),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from torchsan.checks.metadata.findings import (
 from torchsan.checks.metadata.judge import (
     Memory,
     alias_differences,
+    arguments_again,
     arguments_before,
     bits,
     inputs,
@@ -32,6 +34,7 @@ from torchsan.checks.metadata.judge import (
 )
 from torchsan.checks.metadata.plan import looked_at
 from torchsan.records import Finding, Stage
+from torchsan.reference.aside import NoChild, Unavailable, aside
 from torchsan.torch_internals.fakes import CannotFakeError, FakeRun, run_fake, run_meta
 from torchsan.torch_internals.operators import is_own, map_tensors, random_kept, undisturbed
 from torchsan.watch.operators import OperatorCall, Remember
@@ -64,10 +67,18 @@ def _confirmed(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return True
     if not all(i.tensor.is_floating_point() for i in inputs(overload, args, kwargs) if not i.written):
         return True  # Other integers may be no valid input.
-    return any(_writes(overload, args, kwargs, copy) for copy in (_copy, _other))
+    try:
+        return any(_writes(overload, args, kwargs, copy) for copy in (_copy, _other))
+    except Unavailable:
+        return True
 
 
 def _writes(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
+    run = partial(_run_on_copies, overload, args, kwargs, copy)
+    return run() if is_own(overload) else aside(run)
+
+
+def _run_on_copies(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], copy: Any) -> bool:
     with undisturbed(), random_kept():
         copies_args, copies_kwargs = map_tensors(copy, (args, kwargs))
         private = [i for i in inputs(overload, copies_args, copies_kwargs) if not i.written]
@@ -96,7 +107,8 @@ _LOOKS = 8
 class _Before:
     memory: Memory
     call: str
-    accounts: dict[str, FakeRun]
+    accounts: _Accounts | None
+    """Of an operator of PyTorch's own. The fake kernels of others may do anything, and are called later, in a child."""
 
 
 @dataclass(slots=True)
@@ -106,6 +118,57 @@ class _Declared:
     sample: str
     calls: int = 0
     happened: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accounts:
+    """What is believed of a call, by the way it was asked for, and why another way says nothing."""
+
+    runs: dict[str, FakeRun]
+    unsaid: dict[str, str]
+
+
+def _accounts(call: OperatorCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Accounts:
+    """Ask what is believed. PyTorch's own operators are run fake; others with symbols and as meta too."""
+    runs: dict[str, Callable[[], FakeRun]] = {"fake": lambda: run_fake(call.overload, args, kwargs)}
+    if not is_own(call.overload) and not call.functionalized:
+        runs["symbolic"] = lambda: run_fake(call.overload, args, kwargs, symbolic=True)
+        runs["meta"] = lambda: run_meta(call.overload, args, kwargs)
+    accounts = _Accounts(runs={}, unsaid={})
+    for against, run in runs.items():
+        try:
+            accounts.runs[against] = run()
+        except CannotFakeError as e:
+            if against != "meta":
+                accounts.unsaid[against] = str(e)
+            if against == "fake":
+                break  # Without a fake kernel there is no other either.
+    return accounts
+
+
+@functools.cache
+def _get_ready() -> None:
+    """Have all that it takes imported, which may write files, and which each child would do anew."""
+    double, x = torch.ops.aten.add.Tensor, torch.ones(2)
+    with undisturbed():
+        for symbolic in (False, True):
+            run_fake(double, (x, x), {}, symbolic=symbolic)
+
+
+def _first_difference(call: OperatorCall, before: _Before, result: Any) -> tuple[str, list[Difference], dict[str, str]]:
+    """The first account that the result differs from, in what, and which accounts there are none of.
+
+    The accounts of one kernel are wrong together; the first says it best.
+    """
+    accounts = before.accounts
+    if accounts is None:
+        args, kwargs = arguments_again(before.memory, call.args, call.kwargs)
+        accounts = _accounts(call, args, kwargs)
+    for against, run in accounts.runs.items():
+        found = _differences(call, before, result, against, run)
+        if found:
+            return against, found, accounts.unsaid
+    return "", [], accounts.unsaid
 
 
 class EagerJudge:
@@ -125,26 +188,8 @@ class EagerJudge:
         if any(i.tensor.device.type == "meta" for i in memory.inputs):
             return None  # The user runs without data; there is nothing real to compare with.
         text = render_call(call.overload, call.args, call.kwargs)
-        return _Before(memory=memory, call=text, accounts=self._accounts(call))
-
-    def _accounts(self, call: OperatorCall) -> dict[str, FakeRun]:
-        """What is believed of the call. PyTorch's own operators are run fake; others with symbols and as meta too."""
-        runs: dict[str, Callable[[], FakeRun]] = {
-            "fake": lambda: run_fake(call.overload, call.args, call.kwargs),
-        }
-        if not is_own(call.overload) and not call.functionalized:
-            runs["symbolic"] = lambda: run_fake(call.overload, call.args, call.kwargs, symbolic=True)
-            runs["meta"] = lambda: run_meta(call.overload, call.args, call.kwargs)
-        accounts: dict[str, FakeRun] = {}
-        for against, run in runs.items():
-            try:
-                accounts[against] = run()
-            except CannotFakeError as e:
-                if against != "meta":
-                    self._recorder.skipped(f"{call.overload} ({against})", f"cannot be run without data: {e}")
-                if against == "fake":
-                    break  # Without a fake kernel there is no other either.
-        return accounts
+        accounts = _accounts(call, call.args, call.kwargs) if is_own(call.overload) else None
+        return _Before(memory=memory, call=text, accounts=accounts)
 
     def after(self, call: OperatorCall, before: _Before | None, result: Any) -> Remember:
         if before is None or (isinstance(result, torch.Tensor) and result.device.type == "meta"):
@@ -164,14 +209,23 @@ class EagerJudge:
             self.findings.count(finding, place().stage)
 
     def _mismatch(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
-        for against, run in before.accounts.items():
-            found = _differences(call, before, result, against, run)
-            if found:  # The accounts of one kernel are wrong together; the first says it best.
-                here = place()
-                if call.functionalized:
-                    against, here = "functionalize", dataclasses.replace(here, stage=Stage.AOT)
-                return [mismatch(call.overload, here, against, found, before.call)]
-        return []
+        compare = partial(_first_difference, call, before, result)
+        if before.accounts is None:
+            _get_ready()
+        try:
+            against, found, unsaid = compare() if before.accounts is not None else aside(compare)
+        except NoChild:  # Nothing is computed: the compiler calls fake kernels as often as it likes, too.
+            against, found, unsaid = compare()
+        except Unavailable as e:
+            against, found, unsaid = "", [], {"fake": str(e)}
+        for way, reason in unsaid.items():
+            self._recorder.skipped(f"{call.overload} ({way})", f"cannot be run without data: {reason}")
+        if not found:
+            return []
+        here = place()
+        if call.functionalized:
+            against, here = "functionalize", dataclasses.replace(here, stage=Stage.AOT)
+        return [mismatch(call.overload, here, against, found, before.call)]
 
     def _memory(self, call: OperatorCall, before: _Before, result: Any) -> list[Finding]:
         written = writes(call.overload, before.memory)

@@ -15,7 +15,7 @@ import torch
 import xxhash
 
 from torchsan.checks.metadata.compare import Difference, Facts, facts, leaves
-from torchsan.torch_internals.operators import has_storage, is_own, tensors_in, undisturbed
+from torchsan.torch_internals.operators import has_storage, is_own, map_tensors, tensors_in, undisturbed
 
 _EMPTY = b""
 
@@ -161,6 +161,31 @@ def arguments_before(overload: Any, args: Sequence[Any], kwargs: dict[str, Any])
             facts=tuple(facts(i.tensor) for i in found),
             bits={n: bits(i.tensor) for n, i in enumerate(found) if _readable(i.tensor)},
         )
+
+
+def arguments_again(
+    before: Memory, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call that is over, with the metadata that they had before it. The tensors are left alone."""
+    others: dict[int, torch.Tensor] = {}
+    for argument, old in zip(before.inputs, before.facts, strict=True):
+        t, new = argument.tensor, facts(argument.tensor)
+        if old.storage is None or old.offset is None:
+            continue
+        if (old.size, old.stride, old.offset, old.requires_grad) != (
+            new.size,
+            new.stride,
+            new.offset,
+            new.requires_grad,
+        ):
+            size: Any = old.size
+            stride: Any = old.stride
+            view = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage(), old.offset, size, stride)
+            others[id(t)] = view.requires_grad_(old.requires_grad)
+    if not others:
+        return args, kwargs
+    again: tuple[tuple[Any, ...], dict[str, Any]] = map_tensors(lambda t: others.get(id(t), t), (args, kwargs))
+    return again
 
 
 def writes(overload: Any, before: Memory) -> Writes:

@@ -24,6 +24,7 @@ from torchsan.checks.metadata.judge import inputs as tensor_arguments
 from torchsan.errors import FindingsError
 from torchsan.graphs.nodes import source_lines
 from torchsan.records import Kind, Stage
+from torchsan.reference.aside import aside
 from torchsan.torch_internals.fakes import symbol_value
 from torchsan.torch_internals.operators import (
     draws_random_numbers,
@@ -226,10 +227,9 @@ class NodeWalk:
         call = OperatorCall(overload=target, args=args, kwargs=kwargs)
         enter_place(self._place(node))
         try:
-            with random_kept():
-                before = self._judge.before(call)
-                result = target(*args, **kwargs)
-                self._judge.after(call, before, result)
+            before = self._judge.before(call)
+            result = aside(lambda: target(*args, **kwargs), written=tensors_in((args, kwargs)))
+            self._judge.after(call, before, result)
         finally:
             leave_place()
         return result

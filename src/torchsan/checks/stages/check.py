@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from torchsan.checks.collector import Build, Collector
+    from torchsan.checks.stages.gradients import EagerGradients
     from torchsan.checks.stages.referee import CaptureReferee
     from torchsan.checks.stages.storages import Reordered
     from torchsan.records import Finding
@@ -45,6 +46,13 @@ class StagesCheck(Observer):
         self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
         self._referee: CaptureReferee | None = None
         self._pace = Pace()
+        self._eager_gradients: EagerGradients | None = None
+
+    def _gradients(self) -> EagerGradients:
+        from torchsan.checks.stages.gradients import EagerGradients
+
+        self._eager_gradients = self._eager_gradients or EagerGradients()
+        return self._eager_gradients
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -66,6 +74,7 @@ class StagesCheck(Observer):
                 explained=lambda: sum(
                     f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
                 ),
+                eager_gradients=self._gradients(),
             )
         return self._referee.watcher(fn, compiled)
 
@@ -76,11 +85,13 @@ class StagesCheck(Observer):
         return compile_observed(CompileStages(backend), gm, compile_, self._built, self._failed)
 
     def compiled(self, program: CompiledProgram) -> None:
+        from torchsan.checks.stages.artifacts import keep_stage_graphs
         from torchsan.checks.stages.launch_order import launch_order
         from torchsan.torch_internals.compile_stages import current_stages
 
         ladder = current_stages()
         if ladder is not None:
+            keep_stage_graphs(self._writer, ladder, program)
             self._refs.setdefault(id(ladder), {})[program.ref.direction] = program.ref
             names = {node: kernel.name for kernel in program.record.kernels for node in kernel.nodes}
             self._kernels[program.ref] = names
@@ -133,6 +144,7 @@ class StagesCheck(Observer):
             launches=self._launches.setdefault(id(ladder), {}),
             flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
+            eager_gradients=self._gradients(),
         )
 
     def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:

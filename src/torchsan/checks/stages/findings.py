@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,13 +112,15 @@ def wrong(actual: Results, names: Sequence[str], rerun: Rerun) -> list[Differenc
     return found
 
 
-def wrong_in_float64(actual: Results, expected: Results, rerun: Rerun, *, double: bool = False) -> list[Difference]:
-    """The results of two float64 runs that are not the same number, nor apart by constants rounded to float32.
+def wrong_in_float64(
+    actual: Results, expected: Results, names: Sequence[str], rerun: Rerun, *, double: bool = False
+) -> list[Difference]:
+    """Those of the named results of two float64 runs that constants rounded to float32 do not explain.
 
     `double` tells that the program computes in float64 itself.
     """
     found = []
-    for name in apart_in_float64(actual, expected, double=double):
+    for name in names:
         a, e = pair(actual, expected, name)
         assert a is not None
         assert e is not None
@@ -179,7 +181,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
     names = names_of([flip.node], decomposed=True)
     if (why := why_unnamed(names)) is not None:
         evidence["unnamed"] = why
-    message = f"{name} is another than eager's in {differ} of {elements} elements, as rounding may decide: {text}"
+    message = f"{name} differs from eager in {differ} of {elements} elements, and rounding explains it: {text}"
     return Finding(
         kind=Kind.PRECISION_LOSS,
         severity=Severity.NOTE,
@@ -260,21 +262,24 @@ def _changed(before: Snapshot | None, after: Snapshot) -> list[torch.fx.Node]:
     If it put none there, those it took out; if it did neither, those it moved. All of them if that tells nothing: a
     step that only returns something else, say.
     """
-    new = list(after.graph.nodes)
-    calls = [n for n in new if n.op.startswith("call_")]
+    calls = _calls(after.graph.nodes)
     if before is None:
         return calls
     old_lines = {_line(n) for n in before.graph.nodes}
-    new_lines = {_line(n) for n in new}
+    new_lines = {_line(n) for n in after.graph.nodes}
     added = [n for n in calls if _line(n) not in old_lines]
     replaced = _replaced(before, added)
     return (
         [n for n in calls if n in added or n.name in replaced]
-        or [n for n in before.graph.nodes if _line(n) not in new_lines and n.op.startswith("call_")]
+        or [n for n in _calls(before.graph.nodes) if _line(n) not in new_lines]
         or _moved(before, after)
-        or [p for n in new if n.op == "output" for p in n.all_input_nodes if p.op.startswith("call_")]
+        or _calls(after.graph.output_node().all_input_nodes)
         or calls
     )
+
+
+def _calls(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    return [n for n in nodes if n.op.startswith("call_")]
 
 
 def _replaced(before: Snapshot, added: list[torch.fx.Node]) -> set[str]:
@@ -290,8 +295,8 @@ def _replaced(before: Snapshot, added: list[torch.fx.Node]) -> set[str]:
 
 
 def _moved(before: Snapshot, after: Snapshot) -> list[torch.fx.Node]:
-    nodes = [n for n in after.graph.nodes if n.op.startswith("call_")]
-    old = [_line(n) for n in before.graph.nodes if n.op.startswith("call_")]
+    nodes = _calls(after.graph.nodes)
+    old = [_line(n) for n in _calls(before.graph.nodes)]
     matcher = difflib.SequenceMatcher(None, old, [_line(n) for n in nodes], autojunk=False)
     return [n for tag, _, _, low, high in matcher.get_opcodes() if tag != "equal" for n in nodes[low:high]]
 

@@ -109,6 +109,33 @@ class Backward:
         return None
 
 
+class EagerGradients:
+    """What Dynamo's graphs give for parameters in the backward under way, run eagerly: what was captured, as it is.
+
+    Kept only while somebody waits for it, and that is until the end of the backward.
+    """
+
+    def __init__(self) -> None:
+        self.awaited = False
+        self._found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def note(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """One graph gives this gradient; if another graph gives one, too, neither is the whole."""
+        if self.awaited:
+            known = id(parameter) in self._found
+            self._found[id(parameter)] = (parameter, None if known else gradient)
+
+    def of(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient of a parameter, if one graph gives it."""
+        found = self._found.get(id(parameter))
+        return found[1] if found is not None and found[0] is parameter else None
+
+    def forget(self) -> None:
+        """The backward is over."""
+        self.awaited = False
+        self._found.clear()
+
+
 def _compiled_node(node: Any) -> Any:
     for _ in range(_VIEWS):
         if node is None or node.name().startswith(_COMPILED):

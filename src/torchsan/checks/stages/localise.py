@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
 
 from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
-from torchsan.checks.stages.findings import Difference, Rerun, apart_in_float64, structural, wrong, wrong_in_float64
+from torchsan.checks.stages.findings import (
+    Difference,
+    Rerun,
+    apart_in_float64,
+    pair,
+    same,
+    structural,
+    wrong,
+    wrong_in_float64,
+)
 from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
 from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.checks.stages.storages import Reordered
 from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.aside import aside
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.flips import Flip, find_flip
-from torchsan.reference.judge import Outcome
+from torchsan.reference.judge import Outcome, as_near_as_eager
 from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
@@ -66,7 +76,9 @@ def _alike(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
 
 
-_Key = tuple[int, Arithmetic | None, int, bool]
+T = TypeVar("T")
+
+_Key = tuple[int, Arithmetic | None, int, bool, frozenset[str] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,36 +123,48 @@ class Search:
 
     def wrong(self, actual: Results, names: list[str]) -> list[Difference]:
         """Those of the named results of the compiled program that rounding cannot explain."""
-        return wrong(actual, names, self._reruns(self._top, own_random=True))
+        return wrong(actual, names, self._reruns(self._top, names, own_random=True)) if names else []
 
-    def culprit(self, arithmetic: Arithmetic | None = None) -> Culprit | None:
+    def culprit(self) -> Culprit | None:
         """Return the first graph that does not mean what the one above it does; None if the last is right.
 
-        In float64 unless told otherwise: what a step does to the precision only shows in the program's own dtypes.
+        In float64, if the program can be run so.
         """
+        return self._culprit(Arithmetic.EAGER if self.exact is None else Arithmetic.EXACT, None)
+
+    def less_precise(self, names: list[str]) -> Culprit | None:
+        """Return the first graph that gives these results less precisely than the one above it; None if none does.
+
+        What a step does to the precision only shows in the program's own dtypes.
+        """
+        return self._culprit(Arithmetic.EAGER, frozenset(names))
+
+    def _culprit(self, arithmetic: Arithmetic, names: frozenset[str] | None) -> Culprit | None:
+        """The same in an arithmetic, by the named results; None for all."""
         graphs = self._graphs
-        arithmetic = arithmetic or (Arithmetic.EAGER if self.exact is None else Arithmetic.EXACT)
         top = self._top
         last = next((g for g in reversed(graphs) if self._try(g, arithmetic) is not None), None)
         if last is None:
             return None
-        while self._differences(top, last, arithmetic):
-            found = self._first(top, graphs, arithmetic)
+        while self._differences(top, last, arithmetic, names):
+            found = self._first(top, graphs, arithmetic, names)
             if found is None or not self._inconclusive(top, found.graph, arithmetic):
                 return found
             # Random numbers that were drawn in another order make it another program from here on.
-            self._skipped("random numbers are drawn in another order from here on; compared below that only")
+            self._skipped("a step draws random numbers in another order; only what comes after it is compared")
             graphs = graphs[graphs.index(found.graph) + 1 :]
             top = found.graph
             if not graphs:
                 return None
+        # As large as all that the program returns or differentiates, and not asked for again.
+        self._runs.pop(_key(last, arithmetic), None)
         return None
 
     def not_run_before(self, culprit: Culprit) -> list[StageGraph]:
         """The graphs directly before the culprit that cannot be run outside of the compiler."""
         found: list[StageGraph] = []
         for graph in reversed(self._graphs[: self._graphs.index(culprit.graph)]):
-            if not isinstance(self._runs.get((id(graph), culprit.arithmetic, 0, False)), Exception):
+            if not isinstance(self._runs.get(_key(graph, culprit.arithmetic)), Exception):
                 break
             found.insert(0, graph)
         return found
@@ -149,6 +173,9 @@ class Search:
         """The nodes of the culprit that differ, where the graph before has nothing to compare by name."""
         if culprit.graph.previous is not None:
             return []
+        return self._aside(partial(self._parted, culprit))
+
+    def _parted(self, culprit: Culprit) -> list[torch.fx.Node]:
         upper: Signatures = {}
         lower: Signatures = {}
         try:
@@ -172,7 +199,7 @@ class Search:
         for before, graph in itertools.pairwise(self._graphs):
             if self.backward or graph.direction is not Direction.FORWARD or not maybe_resaved(graph, before):
                 continue
-            found = list(resaved(*(self._looks(g) for g in (before, graph))))
+            found = list(resaved(*(self._aside(partial(self._looks, g)) for g in (before, graph))))
             if found:
                 return self._of_pass(graph, found)
         return None
@@ -192,10 +219,15 @@ class Search:
 
         And whether that is because inputs overlap, which they may not have done when it was compiled.
         """
-        traced = TracedEffects()
         names = {f"input {i}": n for i, n in enumerate(self.call.names)}
         actual, expected = (self._run(g, culprit.arithmetic) for g in (culprit.graph, self._top))
         differing = [i for i, n in names.items() if not _equal(actual, expected, f"{n} after the call")]
+        return self._aside(partial(self._traced, culprit, names, differing))
+
+    def _traced(
+        self, culprit: Culprit, names: dict[str, str], differing: list[str]
+    ) -> tuple[tuple[Reordered, ...], bool]:
+        traced = TracedEffects()
         try:
             with self._top.opened(traced.ran) as run, torch.no_grad():
                 self.call.run(partial(traced.run, run), None)
@@ -219,36 +251,75 @@ class Search:
         `where` are the elements of a result that are others than eager's.
         """
         last = self._graphs[-1] if self._graphs else self._top
-        return find_flip(lambda arithmetic, seed, see: self._execute(last, arithmetic, seed, seen=see), where)
 
-    def _reruns(self, graph: StageGraph, *, own_random: bool) -> Rerun:
-        """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share."""
+        def run(arithmetic: Arithmetic, seed: int, see: Seen) -> Results:
+            return self._execute(last, arithmetic, seed, seen=see)
+
+        return self._aside(partial(find_flip, run, where))
+
+    def repeats(self) -> bool:
+        """Whether the program does the same twice: what is not PyTorch's own may count, or draw from what it likes."""
+        if not self.call.users_code:
+            return True
+        return aside(lambda: same(self._execute(self._top, None), self._execute(self._top, None)))
+
+    def _aside(self, compute: Callable[[], T]) -> T:
+        """Compute what runs graphs and looks at their nodes, where their results alone would not do."""
+        if not self.call.users_code:
+            return compute()
+        graphs = [s.graph for g in (self._top, *self._graphs) for s in g.snapshots()]
+        return aside(compute, known=[n for graph in graphs for n in graph.nodes])
+
+    def _reruns(self, graph: StageGraph, names: Iterable[str], *, own_random: bool) -> Rerun:
+        """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share.
+
+        One run answers for all of the named results, and nothing else of it is kept.
+        """
+        wanted = frozenset(names)
 
         def rerun(arithmetic: Arithmetic, seed: int) -> Results:
-            if arithmetic is Arithmetic.EXACT and self.exact is None:
+            if arithmetic is Arithmetic.EAGER:
+                return self._run(graph, None if own_random else arithmetic, seed)
+            if arithmetic is not Arithmetic.EXACT:
+                return self._run(graph, arithmetic, seed, wanted=wanted)
+            if self.exact is None:
                 raise Unavailable("the program cannot be computed in float64")
-            return self._run(graph, None if own_random and arithmetic is Arithmetic.EAGER else arithmetic, seed)
+            return self._run(graph, arithmetic, seed)
 
         return rerun
 
-    def _first(self, top: StageGraph, graphs: list[StageGraph], arithmetic: Arithmetic) -> Culprit | None:
+    def _first(
+        self, top: StageGraph, graphs: list[StageGraph], arithmetic: Arithmetic, names: frozenset[str] | None
+    ) -> Culprit | None:
         for graph in graphs:
             if self._try(graph, arithmetic) is None:
                 continue
-            differences = self._differences(top, graph, arithmetic)
+            differences = self._differences(top, graph, arithmetic, names)
             if differences:
                 return Culprit(graph=graph, differences=tuple(differences), arithmetic=arithmetic)
+            self._runs.pop(_key(graph, arithmetic), None)
         return None
 
-    def _differences(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> list[Difference]:
+    def _differences(
+        self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic, names: frozenset[str] | None
+    ) -> list[Difference]:
         expected, actual = self._run(top, arithmetic), self._run(graph, arithmetic)
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
-        reruns = self._reruns(top, own_random=False)
         if arithmetic is Arithmetic.EXACT:
             double = all(_is_double(each.changed.graph) for each in (top, graph))
-            return found or wrong_in_float64(actual, expected, reruns, double=double)
-        names = [n for n in expected.tensors if not _equal(actual, expected, n)]
-        return found + [d for d in wrong(actual, names, reruns) if _settled(d)]
+            apart = [] if found else apart_in_float64(actual, expected, double=double)
+            reruns = self._reruns(top, apart, own_random=False)
+            return found or wrong_in_float64(actual, expected, apart, reruns, double=double)
+        exact = self.exact if names is not None else None
+        doubtful = [
+            n
+            for n in expected.tensors
+            if (names is None or n in names)
+            and not _equal(actual, expected, n)
+            and not (exact is not None and near_as_a_whole(actual, expected, exact, n))
+        ]
+        reruns = self._reruns(top, doubtful, own_random=False)
+        return found + [d for d in wrong(actual, doubtful, reruns) if _settled(d)]
 
     def _inconclusive(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> bool:
         """Whether the two differ only in which random number goes where: with equal ones they are the same.
@@ -279,18 +350,28 @@ class Search:
             return None
 
     def _run(
-        self, graph: StageGraph, arithmetic: Arithmetic | None, seed: int = 0, *, constant: bool = False
+        self,
+        graph: StageGraph,
+        arithmetic: Arithmetic | None,
+        seed: int = 0,
+        *,
+        constant: bool = False,
+        wanted: frozenset[str] | None = None,
     ) -> Results:
-        key = (id(graph), arithmetic, seed, constant)
+        """What a graph gives; only what is `wanted` of it, unless that is None."""
+        key = _key(graph, arithmetic, seed, constant=constant, wanted=wanted)
         if key not in self._runs:
             try:
-                self._runs[key] = self._execute(graph, arithmetic, seed, constant=constant)
+                found = self._execute(graph, arithmetic, seed, constant=constant)
+                if wanted is not None:
+                    found = replace(found, tensors={n: t for n, t in found.tensors.items() if n in wanted})
+                self._runs[key] = found
             except Exception as e:  # noqa: BLE001  # raised below, now and whenever it is asked for again
                 self._runs[key] = e
-        found = self._runs[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._runs[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _execute(
         self,
@@ -303,6 +384,24 @@ class Search:
     ) -> Results:
         with graph.opened(seen) as run:
             return self.call.run(run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents)
+
+
+def _key(
+    graph: StageGraph,
+    arithmetic: Arithmetic | None,
+    seed: int = 0,
+    *,
+    constant: bool = False,
+    wanted: frozenset[str] | None = None,
+) -> _Key:
+    return id(graph), arithmetic, seed, constant, wanted
+
+
+def near_as_a_whole(actual: Results, eager: Results, exact: Results, name: str) -> bool:
+    """Whether a result of one run lies about as near to that of float64 as the result of eager's does."""
+    a, e = pair(actual, eager, name)
+    c = pair(exact, eager, name)[0]
+    return a is not None and e is not None and c is not None and as_near_as_eager(a, e, c)
 
 
 def _settled(difference: Difference) -> bool:

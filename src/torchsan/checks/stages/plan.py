@@ -16,7 +16,7 @@ import torch.fx
 
 from torchsan.records import Direction, Stage
 from torchsan.torch_internals.compile_stages import CompileStages, Part
-from torchsan.torch_internals.operators import is_users_kernel
+from torchsan.torch_internals.operators import is_pytorchs, is_users_kernel
 from torchsan.torch_internals.snapshots import Snapshot
 
 Runner = Callable[[list[Any]], Any]
@@ -40,6 +40,10 @@ class StageGraph:
     def stage(self) -> Stage:
         """Where in the compiler."""
         return self.changed.stage
+
+    def snapshots(self) -> list[Snapshot]:
+        """The graphs that running it may run."""
+        return [s for s in (self.changed, self.joint, self.forward, self.backward) if s is not None]
 
     @contextmanager
     def opened(self, seen: Seen | None = None) -> Iterator[Runner]:
@@ -242,11 +246,23 @@ def _stand_in(node: Any) -> Any:
 
 def launches_users_kernels(stages: CompileStages) -> bool:
     """Whether a graph of the compile, or a subgraph, has an operator in the place of a user's Triton kernel."""
+    return any(is_users_kernel(node.target) for node in first_nodes(stages))
+
+
+def calls_users_code(stages: CompileStages) -> bool:
+    """Whether running a graph of the compile calls code that is not PyTorch's own: an operator, or a function."""
+    nodes = [n for n in first_nodes(stages) if n.op in ("call_function", "call_module")]
+    return any(n.op == "call_module" or not is_pytorchs(n.target) for n in nodes)
+
+
+def first_nodes(stages: CompileStages) -> Iterator[torch.fx.Node]:
+    """The nodes of the graphs that the compile began with, and of their subgraphs."""
     trails = [stages.dynamo, *(t for part in stages.parts for t in (part.whole, part.forward, part.backward))]
     firsts = [s for trail in trails for s in trail.snapshots[:1]]
+    modules = [m for s in firsts for m in s.attributes.values() if isinstance(m, torch.fx.GraphModule)]
     graphs = [s.graph for s in firsts]
-    graphs += [m.graph for s in firsts for m in s.attributes.values() if isinstance(m, torch.fx.GraphModule)]
-    return any(is_users_kernel(node.target) for graph in graphs for node in graph.nodes)
+    graphs += [inner.graph for m in modules for inner in m.modules() if isinstance(inner, torch.fx.GraphModule)]
+    return (node for graph in graphs for node in graph.nodes)
 
 
 def maybe_mutated(graph: torch.fx.Graph) -> frozenset[int]:

@@ -13,6 +13,7 @@ import torch
 
 from torchsan.checks.stages.capture import source_of
 from torchsan.checks.stages.findings import Difference, difference_finding
+from torchsan.checks.stages.gradients import EagerGradients
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
 from torchsan.options import Calls
@@ -22,7 +23,7 @@ from torchsan.reference.isolation import obstacle
 from torchsan.reference.reachable import fingerprint, returned
 from torchsan.reference.twin import After, Call, Twin, TwinFailed
 from torchsan.torch_internals.compile_stages import backward_is_traced
-from torchsan.torch_internals.operators import outside_modes, undisturbed
+from torchsan.torch_internals.operators import outside_modes, start_autograd, undisturbed
 from torchsan.watch.operators import between_calls
 from torchsan.watch.pace import Attention, Pace
 
@@ -36,7 +37,10 @@ Report = Callable[[Finding], None]
 
 
 class CaptureReferee:
-    """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now."""
+    """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now.
+
+    `eager_gradients` is what was captured, in the backward under way.
+    """
 
     def __init__(
         self,
@@ -45,16 +49,19 @@ class CaptureReferee:
         report: Report,
         skipped: Callable[[str, str], None],
         explained: Callable[[], int],
+        eager_gradients: EagerGradients,
     ) -> None:
         self.calls = calls
         self.pace = pace
         self.report = report
         self.skipped = skipped
         self.explained = explained
+        self.eager_gradients = eager_gradients
         self._pending: list[weakref.ref[Twin]] = []
 
     def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
         """Look at the calls of one function."""
+        start_autograd()  # After the compile of its first call, looked at or not, it would be too late.
         return FunctionWatch(self, fn, compiled)
 
     def pend(self, twin: Twin) -> None:
@@ -77,6 +84,8 @@ class FunctionWatch:
         self._compiled = compiled
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
         self._done = False
+        self._usual: dict[str, float] = {}
+        """How far rounding has taken what the compiled function gives from what its Python does, by name."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the compiled function for the program, and check the call if it is one to check."""
@@ -151,7 +160,8 @@ class FunctionWatch:
             comparable = mine.random == theirs.random
             if comparable:
                 answers = Answers(twin, None, theirs)
-                differences += apart(_different(mine, theirs), answers, {d.name for d in differences})
+                known = {d.name for d in differences}
+                differences += apart(_different(mine, theirs), answers, known, self._usual)
         if not comparable:
             self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
         if self._found(differences, errors) or not comparable or call.region is None:
@@ -164,8 +174,10 @@ class FunctionWatch:
         if backward_is_traced():
             twin.close()
             return
-        pending = partial(self._gradients, twin, errors)
+        leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
+        pending = partial(self._gradients, twin, errors, leaves)
         self._referee.pend(twin)
+        self._referee.eager_gradients.awaited = True
         reason = call.region.follow(outputs, pending)
         call.region.forget()
         if reason is not None:
@@ -175,6 +187,7 @@ class FunctionWatch:
         self,
         twin: Twin,
         errors: int,
+        leaves: Mapping[str, weakref.ref[torch.Tensor]],
         cotangents: dict[str, torch.Tensor],
         gradients: dict[str, torch.Tensor],
         partial_: set[str],
@@ -189,8 +202,8 @@ class FunctionWatch:
                         e, g = expected.get(name), gradients.get(name)
                         zeros = torch.zeros_like(g if e is None else e)  # type: ignore[arg-type]  # one of them is there
                         pairs[name] = (zeros if g is None else g, zeros if e is None else e)
-                answers = Answers(twin, (cotangents, autocast), None)
-                differences = apart(pairs, answers, set(), "gradient of ")
+                answers = Answers(twin, (cotangents, autocast), None, partial(self._captured, leaves))
+                differences = apart(pairs, answers, set(), self._usual, "gradient of ")
             self._found(differences, errors)
         except FindingsError:
             raise
@@ -201,6 +214,11 @@ class FunctionWatch:
             self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
         finally:
             twin.close()
+            self._referee.eager_gradients.forget()
+
+    def _captured(self, leaves: Mapping[str, weakref.ref[torch.Tensor]], name: str) -> torch.Tensor | None:
+        """The gradient of a leaf as what Dynamo captured gives it."""
+        return self._referee.eager_gradients.of(leaves[name]()) if name in leaves else None
 
     def _found(self, differences: list[Difference], errors: int) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
@@ -221,10 +239,14 @@ def _different(mine: After, theirs: After) -> dict[str, tuple[Any, Any]]:
         if name in theirs.tensors and told.digest != theirs.tensors[name].digest
     }
     for name, value in mine.values.items():
-        other = theirs.values.get(name, value)
-        if type(other) is type(value) and other != value and not (other != other and value != value):
+        if name in theirs.values and not _same(value, other := theirs.values[name]):
             pairs[name] = (value, other)
     return pairs
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two plain values are one; True is not 1, which a tensor of it would be of another dtype."""
+    return (a != a and b != b) or (a == b and isinstance(a, bool) == isinstance(b, bool))
 
 
 def no_exhibit(*_: Any) -> NoReturn:

@@ -78,8 +78,16 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
     bad = other_bits(unsteady.first, unsteady.second)
     evidence = evidence_at(bad, {"first": unsteady.first, "second": unsteady.second})
     evidence |= {"eager_repeats": unsteady.eager, "rounding_explains": unsteady.rounding}
-    explained = {True: "rounding explains both", False: "rounding does not explain both", None: "not judged"}
-    repeats = {True: "eager gives the same twice", False: "eager does so too", None: "eager was not asked"}
+    explained = {
+        True: "both are right within rounding",
+        False: "rounding does not explain both",
+        None: "whether both are right within rounding cannot be told",
+    }
+    repeats = {
+        True: "eager gives the same result twice",
+        False: "eager gives other results each time, too",
+        None: "whether eager gives the same result twice was not tried",
+    }
     evidence["text"] = [
         f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
@@ -132,7 +140,7 @@ def flip_finding(
     program: CompiledProgram, launch: Launch, target: Target, flip: Flip, differ: int, elements: int
 ) -> Finding:
     """The note that a result is another than eager's because an operator in the launch may go either way."""
-    what = f"{launch.kernel} decides otherwise than eager in {differ} of {elements} elements of {target.buffer}"
+    what = f"{launch.kernel} gives another answer than eager in {differ} of {elements} elements of {target.buffer}"
     evidence = {"flip": flip_evidence(flip, differ, elements, launch.kernel)}
     return _finding(
         program,
@@ -143,7 +151,7 @@ def flip_finding(
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
-        message=f"{what} ({target.node.name}), as rounding may: {flip_text(evidence['flip'])}",
+        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'])}",
     )
 
 
@@ -162,11 +170,11 @@ def flip_evidence(flip: Flip, differ: int, elements: int, kernel: str | None) ->
 
 
 def flip_text(flip: Mapping[str, Any]) -> str:
-    """`argmax goes either way by 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
-    margin = "" if flip["margin"] is None else f" by {flip['margin']:.2g} units in the last place"
+    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
+    margin = "the last bits" if flip["margin"] is None else f"{flip['margin']:.2g} units in the last place"
     nodes, kernel = ", ".join(flip["upstream"]["nodes"]), flip["upstream"]["kernel"]
     computed = f", which {kernel} computes" if kernel else ""
-    return f"{flip['node']} goes either way{margin} of {nodes}{computed}"
+    return f"{flip['node']} turns on a difference of {margin} of {nodes}{computed}"
 
 
 def findings_for(
@@ -185,7 +193,7 @@ def findings_for(
         suspects = (nodes[w.target] - cleared) | {w.target.node}
         if w.judgement.coherent is not None:
             suspects = set(w.judgement.coherent.nodes)
-        evidence = _evidence(w, _in_order(nodes[w.target]), through)
+        evidence = _evidence(w, _in_order(nodes[w.target]), through, program.called)
         kind, severity = _KINDS[w.judgement.outcome]
         message = _message(w, launch, evidence)
         stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
@@ -206,7 +214,9 @@ def _finding(
     return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
-def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...]) -> dict[str, Any]:
+def _evidence(
+    wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, ...], called: Mapping[str, str]
+) -> dict[str, Any]:
     evidence = evidence_of(wrong.judgement, wrong.actual)
     evidence["computes"] = [n.name for n in computed]
     evidence["inputs"] = list(_inputs(wrong, computed, tuple(evidence["first_bad"])))
@@ -219,7 +229,7 @@ def _evidence(wrong: Wrong, computed: list[torch.fx.Node], through: tuple[str, .
         evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
     if judgement.explained is not None:
         evidence["explained"] = str(judgement.explained)
-    evidence["text"] = list(_text(evidence))
+    evidence["text"] = list(_text(evidence, called))
     return evidence
 
 
@@ -275,14 +285,14 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
         Outcome.NON_FINITE: "turned finite numbers into NaN or Inf in",
         Outcome.IMPRECISE: "loses far more precision than eager in",
         Outcome.EAGER_WRONG: "is right, and eager is not for operands with these strides, in",
-        Outcome.UNDECIDED: "differs from eager, by too little or where eager is too unreliable to tell, in",
+        Outcome.UNDECIDED: "differs from eager, and whether by more than rounding cannot be told, in",
     }[wrong.judgement.outcome]
     message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
     if wrong.judgement.coherent is not None:
         message += f": {_shared(wrong.judgement.coherent)}"
     if wrong.judgement.outcome is Outcome.IMPRECISE and wrong.judgement.explained is not None:
         message += f", as if computed {_AS_IF[wrong.judgement.explained]}"
-    return message + (", on other data than this call's, which hide it" if wrong.filled else "")
+    return message + (", with other data; those of this call hide it" if wrong.filled else "")
 
 
 def evidence_of(judgement: Judgement, actual: torch.Tensor) -> dict[str, Any]:
@@ -324,24 +334,24 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
-def _text(evidence: dict[str, Any]) -> Iterator[str]:
+def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
     yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
     yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
-        f"{i['name']}{i['at']} {_short(i['value'])}"
+        f"{called.get(i['name'], i['name'])}{i['at']} = {_short(i['value'])}"
         if "at" in i
-        else f"{i['name']} in {_short(i['range'][0])}…{_short(i['range'][1])}"
+        else f"{called.get(i['name'], i['name'])} between {_short(i['range'][0])} and {_short(i['range'][1])}"
         for i in evidence["inputs"]
     ]
     if inputs:
-        yield f"from {', '.join(inputs)}"
+        yield f"computed from {', '.join(inputs)}"
     if evidence["filled"]:
         filled = ", ".join(f"all of {name} {_short(value)}" for name, value in evidence["filled"].items())
         yield f"seen when torchsan launched the kernel once more, with {filled}"
     if evidence["through"]:
-        yield f"or in a kernel before it, whose result has no value of its own: {', '.join(evidence['through'])}"
+        yield f"an earlier kernel that feeds it may be at fault instead: {', '.join(evidence['through'])}"
 
 
 def _short(value: Any) -> str:

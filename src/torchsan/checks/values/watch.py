@@ -29,6 +29,7 @@ from torchsan.checks.values.sample import Sample, renamed, with_sources, writers
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.aside import aside
 from torchsan.reference.coherence import SharedAgain
 from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Judgement, Outcome
@@ -330,12 +331,15 @@ class ValuesWatch(CallWatch):
         wrong: list[Wrong] = []
         for buffer, reason in at.plan.unchecked:
             self._skip(buffer, reason)
-        for target in at.plan.targets:
+        at.replayer.expect(target.node for target in at.plan.targets)
+        # Backwards: what a result is computed from comes with it.
+        for target in reversed(at.plan.targets):
             actual = _result(at.values[target.variable], target)
             if actual is None:
                 continue
             try:
                 judgement = at.replayer.judge(target.node, actual, thorough=thorough)
+                otherwise = judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target)
             except Unavailable as e:
                 self._skip(target.buffer, str(e))
                 self._report_outside(at, target, e)
@@ -349,13 +353,13 @@ class ValuesWatch(CallWatch):
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
                 if self._sample is not None and judgement.outcome is Outcome.RIGHT:
                     self._sample.usual.learn((at.launch.nth, target.buffer), actual, judgement.eager)
-                if judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target, judgement):
+                if otherwise:
                     self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
                 elif judgement.outcome is not Outcome.RIGHT:
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
                 elif not actual.is_floating_point() and not at.start.suspect:
                     self._report_flip(at, target, actual != judgement.eager)
-        return wrong
+        return wrong[::-1]
 
     def _report_outside(self, at: _Launched, target: Target, why: Unavailable) -> None:
         """Report a read outside of all tensors by a user's kernel: its source, run on copies, does it.
@@ -441,12 +445,17 @@ def _needed(values: Values) -> int:
     return _COPIES * sum(v.numel() * v.element_size() for v in values.values() if isinstance(v, torch.Tensor))
 
 
-def _comes_out_otherwise(at: _Launched, target: Target, judgement: Judgement) -> bool:
+def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
     """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
     if all(is_own(n.target) for n in at.plan.nodes if hasattr(n.target, "namespace")):
         return False
-    again = at.replayer.judge(target.node, judgement.eager)
-    return again.outcome is not Outcome.RIGHT or bool(other_bits(again.eager, judgement.eager).any())
+
+    def twice() -> bool:
+        # In one process: what it counts, or draws from a generator of its own, goes on there.
+        one, other = (at.replayer.run(target.node, Arithmetic.EAGER) for _ in range(2))
+        return one.shape != other.shape or one.dtype != other.dtype or bool(other_bits(one, other).any())
+
+    return aside(twice)
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:

@@ -13,12 +13,14 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from torchsan._version import __version__
 from torchsan.recording import Reader
-from torchsan.records import Check, Finding, Gap, SourceLine, Watched, decode, encode
+from torchsan.records import ArtifactRecord, Check, Finding, Gap, SourceLine, Watched, decode, encode
 from torchsan.report.findings import began_at, skipped_by_reason, when_text
 from torchsan.report.html.evidence import evidence_model
 from torchsan.report.html.nodes import node_table, recorded_nodes
@@ -26,7 +28,6 @@ from torchsan.report.html.parts import (
     MOST_KERNELS,
     MOST_VALUES,
     GraphKey,
-    Launches,
     fastest,
     graph_model,
     memory_part,
@@ -34,9 +35,11 @@ from torchsan.report.html.parts import (
 )
 from torchsan.report.html.plain import digest, static
 from torchsan.report.html.sources import Artifacts, Cutter, Lines, cut, cut_all
+from torchsan.report.launches import Launches
 from torchsan.report.verdict import verdict
 from torchsan.torch_internals.wrapper.outline import Wrapper, read_wrapper
 
+_MOST_MADE = 5000
 _SCRIPTS = ("dom", "source", "pictures", "kernel", "verdict", "findings", "program", "memory", "values", "artifacts")
 _SCRIPTS_LAST = ("search", "app")
 
@@ -140,6 +143,7 @@ def _graphs(
     parts: dict[str, Any],
 ) -> list[dict[str, Any]]:
     nodes, times = recorded_nodes(recording), fastest(recording)
+    made, when = _made(recording), _when(recording)
     findings: dict[GraphKey, list[Finding]] = defaultdict(list)
     for f in recording.findings():
         if f.graph is not None:
@@ -165,8 +169,35 @@ def _graphs(
         )
         left = max(0, left - len(graph.kernels))
         parts[f"nodes-{i}"] = node_table(nodes.get(key), texts["graph"], lines)
-        shown.append({**model, **artifacts.add_graph(i, graph.artifacts, wrapper)})
+        numbers = artifacts.add_graph(i, graph.artifacts, wrapper) | artifacts.add_made(i, made[key])
+        for n in numbers["stages"]:
+            if n != numbers["artifacts"].get("graph"):
+                artifacts.found[n]["nodes"] = f"nodes-of-{n}"
+                parts[f"nodes-of-{n}"] = node_table(None, artifacts.parts[artifacts.found[n]["text"]], lines)
+        shown.append({**model, **numbers, "made": when.get(key)})
+    artifacts.connect_stages(shown)
     return shown
+
+
+def _made(recording: Reader) -> dict[GraphKey, list[ArtifactRecord]]:
+    """What came of the compile of each graph, beside its wrapper and the graph that this was generated from."""
+    found: dict[GraphKey, list[ArtifactRecord]] = defaultdict(list)
+    for body in recording.events("artifact")[:_MOST_MADE]:
+        record = decode(ArtifactRecord, body.get("artifact"))
+        found[record.graph, record.direction.value].append(record)
+    return found
+
+
+def _when(recording: Reader) -> dict[GraphKey, str]:
+    """When the code of each graph was there."""
+    found: dict[GraphKey, str] = {}
+    times = [event.time for event in recording.timed() if event.kind == "graph"]
+    # A graph is recorded once, in the order of the log.
+    if len(times) == len(recording.graphs()):
+        for graph, time in zip(recording.graphs(), times, strict=True):
+            with suppress(ValueError, OverflowError, OSError):
+                found[graph.id, graph.direction.value] = datetime.fromtimestamp(time).isoformat(" ", "seconds")
+    return found
 
 
 def _looking(recording: Reader) -> list[Check]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchsan.errors import RecordingError
 from torchsan.recording import Reader
-from torchsan.records import SourceLine
+from torchsan.records import ArtifactKind, ArtifactRecord, SourceLine, Stage
 from torchsan.report.findings import shown_file, visible
 from torchsan.torch_internals.wrapper.outline import Wrapper
 
@@ -109,6 +109,21 @@ class Lines:
 
 
 _KINDS = {"graph": "FX graph", "wrapper": "wrapper"}
+_MADE_BY = {
+    "kernel": "Inductor's code generation, as a part of the wrapper",
+    "wrapper": "Inductor's code generation, from the FX graph",
+    "FX graph": "AOTAutograd and Inductor's graph passes: the graph that Inductor generated code for",
+    "source file": "you: the lines of it that were compiled",
+    "cache entry": "a compile cache of PyTorch's, which keeps what it compiled for the next run",
+}
+_STAGES = {
+    Stage.CAPTURE: "Dynamo: the graph that it read off your Python code",
+    Stage.AOT: "AOTAutograd: mutations taken out, operators decomposed, and the backward added or split off",
+    Stage.JOINT_PASSES: "Inductor's graph passes on the graph of forward and backward together",
+    Stage.POST_GRAD_PASSES: "Inductor's last graph passes: the graph that it generated code for",
+}
+"""Who made the graph of a stage."""
+_OF_GRAPH = 20
 _LANGUAGES = {"py": "python", "cpp": "cpp"}
 _OTHERS = 500
 
@@ -152,7 +167,7 @@ class Artifacts:
         """
         numbers: dict[str, int] = {}
         definitions: dict[str, int] = {}
-        for kind, name in list(artifacts.items())[:20]:
+        for kind, name in list(artifacts.items())[:_OF_GRAPH]:
             numbers[cut(kind, 50)] = self._add(name, _KINDS.get(kind, cut(kind, 50)), graph)
         for definition in wrapper.definitions.values() if "wrapper" in numbers else ():
             holder = numbers["wrapper"]
@@ -167,9 +182,49 @@ class Artifacts:
                     "in": holder,
                     "first": definition.first,
                     "last": definition.last,
+                    "made": _MADE_BY["kernel"],
                 }
             )
         return {"artifacts": numbers, "definitions": definitions}
+
+    def add_made(self, graph: int, made: Iterable[ArtifactRecord]) -> dict[str, list[int]]:
+        """Add the graphs of the stages that one went through, and its entries in caches; return their numbers.
+
+        The last of the stages may be the graph that code was generated for, which `add_graph` has added.
+        """
+        numbers: dict[str, list[int]] = {"stages": [], "cache": []}
+        for record in itertools.islice(made, _OF_GRAPH):
+            stage = record.kind is ArtifactKind.STAGE_GRAPH
+            number = self._add(record.name, record.kind.value, graph)
+            entry = self.found[number]
+            if entry["graph"] != graph or number in numbers["stages"]:
+                continue  # No two graphs have the same text; a recording that says so is damaged.
+            if stage and record.stage is not None:
+                entry["made"] = _STAGES.get(record.stage, entry["made"])
+            entry |= {
+                "stage": record.stage and record.stage.value,
+                "passes": cut_all(record.passes, 100),
+                "facts": {cut(k, 50): cut(v, 300) for k, v in list(record.facts.items())[:_OF_GRAPH]},
+            }
+            numbers["stages" if stage else "cache"].append(number)
+        return numbers
+
+    def connect_stages(self, graphs: Sequence[dict[str, Any]]) -> None:
+        """Note of each graph which one it was made of: that of the stage before, and first of all Dynamo's.
+
+        A backward begins where the graph of both directions was split.
+        """
+        joint: dict[Any, int] = {}
+        for graph in sorted(graphs, key=lambda g: g["direction"] == "backward"):
+            last = graph["artifacts"].get("graph")
+            chain = [*(n for n in graph["stages"] if n != last), *([last] if last is not None else [])]
+            before = joint.get(graph["id"]) if graph["direction"] == "backward" else None
+            for number in chain:
+                if before is not None:
+                    self.found[number]["before"] = before
+                    if "partition" in self.found[number].get("passes", ()):
+                        joint.setdefault(graph["id"], before)
+                before = number
 
     def add_others(self) -> None:
         """Add the texts of the recording that belong to no graph."""
@@ -188,6 +243,7 @@ class Artifacts:
                     "language": "python",
                     "graph": None,
                     "file": number,
+                    "made": _MADE_BY["source file"],
                 }
             )
 
@@ -207,6 +263,7 @@ class Artifacts:
             "path": cut(f"artifacts/{name}", 300),
             "language": _LANGUAGES.get(name.rpartition(".")[2], "text"),
             "graph": graph,
+            "made": _MADE_BY.get(kind, "this run"),
             "text": key,
             "bytes": len(text.encode("utf-8", "replace")),
             "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),

@@ -1,4 +1,6 @@
-// Artifacts: every graph, wrapper, kernel and source file as a page: what it is, its source, what it is connected to.
+// Artifacts: every graph of a stage, wrapper, kernel, cache entry and source file as a page: what it is, its source, what it is connected to.
+
+const GRAPHS = ["FX graph", "stage graph"];
 
 function artifactsView(which, line) {
   const filter = h("input", { type: "search", placeholder: "Filter artifacts", "aria-label": "Filter artifacts", on: { input: () => show() } });
@@ -16,7 +18,7 @@ function artifactsView(which, line) {
     list.replaceChildren(...[...groups].map(([kind, numbers]) => h("section", { "aria-label": kind }, h("h2", {}, `${kind} (${numbers.length})`), paged(numbers, item, 50, () => h("ul", { class: "items" })))));
   }
   show();
-  const page = number === null ? [h("h2", {}, "Artifacts"), h("p", {}, "Choose one from the list: FX graphs, the wrappers that Inductor generated, their kernels, and the files of yours that they came from. The search field above looks through all names.")]
+  const page = number === null ? [h("h2", {}, "Artifacts"), h("p", {}, "Choose one from the list: the graph at the end of each stage of the compiler, the wrappers that Inductor generated, their kernels, what a compile cache has of them, and the files of yours that they came from. The search field above looks through all names.")]
     : artifactPage(number, line === undefined ? null : Number(line));
   return h("div", { class: number === null ? "split" : "split chosen" }, h("aside", { "aria-label": "List of artifacts" }, h("h1", {}, `Artifacts (${index.artifacts.length})`), filter, list), h("article", {}, page));
 }
@@ -37,11 +39,12 @@ function artifactPage(number, line) {
   if (a.kind === "source file") return filePage(a, line);
   const graph = a.graph === null || a.graph === undefined ? null : index.graphs[a.graph];
   const text = a.in === undefined ? a : index.artifacts[a.in];
-  const names = graph ? part(`nodes-${a.graph}`) : Promise.resolve([]);
+  const names = a.nodes ? part(a.nodes) : graph && a.kind !== "cache entry" ? part(`nodes-${a.graph}`) : Promise.resolve([]);
   return [
     h("h2", {}, a.name),
     facts([
-      ["kind", a.kind], ["made by", MADE_BY[a.kind]], ["path", code(a.path)], ["language", a.language], ["sha256", a.digest && code(a.digest)],
+      ["kind", a.kind], ["made by", a.made], ["made", graph && graph.made], ["stage", a.stage], ["passes", a.passes && a.passes.length ? h("div", {}, a.passes.map((name, n) => [n ? ", " : "", code(name)])) : null],
+      ...Object.entries(a.facts || {}).map(([name, value]) => [name, code(value)]), ["path", code(a.path)], ["language", a.language], ["sha256", a.digest && code(a.digest)],
       ["address", link(to("artifacts", addressOf(a)), code(to("artifacts", addressOf(a))))],
       ["size", a.in === undefined ? `${bytes(a.bytes)}, ${count(a.lines, "line")}` : `${count(a.last - a.first + 1, "line")}: ${a.first} to ${a.last} of the wrapper`],
       ["graph", graph ? link(to("program", a.graph), graphLabel(a.graph)) : null],
@@ -50,11 +53,6 @@ function artifactPage(number, line) {
     later(names, (nodes) => [purpose(a, graph), connections(number, a, graph, nodes), artifactSource(number, { at: line, marked: new Set(line === null ? [] : [line]), names: linkedNames(a, graph, nodes) })]),
   ];
 }
-
-const MADE_BY = {
-  kernel: "Inductor's code generation, as a part of the wrapper", wrapper: "Inductor's code generation, from the FX graph",
-  "FX graph": "AOTAutograd and Inductor's graph passes: what Inductor generated code for",
-};
 
 // What it is for, what it costs, whether it is safe: of a kernel's launches, or of all launches of the graph.
 function purpose(a, graph) {
@@ -71,7 +69,7 @@ function purpose(a, graph) {
   return h("div", { class: "cards" },
     h("section", { class: "card" }, h("h3", {}, "What it is for"), facts([["modules", modules.slice(0, 12).join(", ")]]),
       lines.length ? paged(lines, (n) => h("li", {}, lineText(n)), 6, () => h("ul", { class: "flow" })) : h("p", { class: "dim" }, "no line of yours is known")),
-    h("section", { class: "card" }, h("h3", {}, "What it costs"), time ? facts([["time", `${seconds(time)} in the fastest of the timed calls`], ["share", `${(100 * time / all).toFixed(1)} % of all kernels`], ["bytes", `${bytes(moved[0])} read, ${bytes(moved[1])} written`], ["launches", String(launches.length)]]) : h("p", { class: "dim" }, "it was not timed")),
+    h("section", { class: "card" }, h("h3", {}, "What it costs"), time ? facts([["time", `${a.kind === "kernel" ? "" : "its kernels: "}${seconds(time)} in the fastest of the timed calls`], ["share", `${(100 * time / all).toFixed(1)} % of all kernels`], ["bytes", `${bytes(moved[0])} read, ${bytes(moved[1])} written`], ["launches", String(launches.length)]]) : h("p", { class: "dim" }, "it was not timed")),
     h("section", { class: "card" }, h("h3", {}, "Is it safe?"), facts([...checks.map((check) => [check, tallied(check).map(([word, n]) => h("div", {}, `${n} `, badge(word)))]), ["overwrites", mutated.length ? [code(mutated.join(", ")), ", inputs of the graph"] : null]])));
 }
 
@@ -80,7 +78,7 @@ function linkedNames(a, graph, nodes) {
   const names = new Map();
   if (!graph) return names;
   if (a.kind === "wrapper") for (const [name, n] of Object.entries(graph.definitions)) names.set(name, to("artifacts", n));
-  if (a.kind === "FX graph") {
+  if (GRAPHS.includes(a.kind)) {
     const kernels = new Map();
     for (const k of graph.kernels) for (const node of k.nodes) if (!kernels.has(node)) kernels.set(node, k.nth);
     for (const node of nodes) if (kernels.has(node[0])) names.set(node[0], kernelRoute(a.graph, kernels.get(node[0])));
@@ -92,11 +90,12 @@ function connections(number, a, graph, nodes) {
   if (!graph) return null;
   const other = (kind) => graph.artifacts[kind] === undefined ? null : link(to("artifacts", graph.artifacts[kind]), kind === "graph" ? "the FX graph" : "the wrapper");
   const twins = index.graphs.map((g, i) => [g, i]).filter(([g, i]) => g.id === graph.id && i !== a.graph)
-    .flatMap(([g, i]) => Object.entries(g.artifacts).filter(([kind]) => (kind === "graph") === (a.kind === "FX graph")).map(([, n]) => link(to("artifacts", n), index.artifacts[n].name)));
+    .flatMap(([g, i]) => Object.entries(g.artifacts).filter(([kind]) => (kind === "graph") === GRAPHS.includes(a.kind)).map(([, n]) => link(to("artifacts", n), index.artifacts[n].name)));
   const findings = index.findings.filter((f) => f.graph === a.graph && (a.kind !== "kernel" || f.kernel === a.name)).map((f) => link(to("findings", f.id), `${f.id} ${f.kind}`));
   let defines = [];
   let depends = [];
   let related = [...twins];
+  let next = null;
   if (a.kind === "kernel") {
     const launches = graph.kernels.filter((k) => k.name === a.name);
     const before = new Set(launches.flatMap((k) => k.reads.map((r) => r[1])).filter((n) => n !== null));
@@ -107,16 +106,21 @@ function connections(number, a, graph, nodes) {
   } else if (a.kind === "wrapper") {
     defines = Object.entries(graph.definitions).map(([name, n]) => link(to("artifacts", n), breakable(name)));
     depends = [other("graph"), ...[...new Set(graph.kernels.filter((k) => k.kind !== "fused").map((k) => k.name))].map((name) => link(to("program", "find", name), name))];
+  } else if (a.kind === "cache entry") {
+    depends = [other("graph"), other("wrapper")];
   } else {
+    const stage = (n) => link(to("artifacts", n), breakable(index.artifacts[n].name));
     defines = nodes.filter((node) => node[1] !== "placeholder").map((node) => link(to("artifacts", number, node[5]), node[0]));
-    depends = [...new Set(nodes.map((node) => node[4]).filter((n) => n !== null).map((n) => index.lines[n][0]))].map((n) => link(to("artifacts", `file-${n}`), index.files[n][0]));
-    related = [other("wrapper"), ...twins];
+    const after = index.artifacts.flatMap((b, n) => (b.before === number ? [stage(n)] : []));
+    next = after.length ? after : [other("wrapper")];
+    depends = a.before !== undefined ? [stage(a.before)] : [...new Set(nodes.map((node) => node[4]).filter((n) => n !== null).map((n) => index.lines[n][0]))].map((n) => link(to("artifacts", `file-${n}`), index.files[n][0]));
+    related = [...next, ...graph.cache.map(stage), ...twins];
   }
   const group = (title, items) => {
     const found = items.filter(Boolean);
     return h("section", { class: "card" }, h("h3", {}, `${title} (${found.length})`), found.length ? paged(found, (item) => h("li", {}, item), 12, () => h("ul", { class: "flow" })) : h("p", { class: "dim" }, "nothing"));
   };
-  return [picture(a, depends, a.kind === "kernel" ? related : defines), h("div", { class: "cards" }, group("Defines", defines), group("Depends on", depends), group("Related", [...related, ...findings]))];
+  return [picture(a, depends, next || (a.kind === "kernel" ? related : defines)), h("div", { class: "cards" }, group("Defines", defines), group("Depends on", depends), group("Related", [...related, ...findings]))];
 }
 
 // What it depends on at the left, what comes of it at the right; the lists below have all of them.
