@@ -115,7 +115,7 @@ class EventLog:
 
         Whoever reads sees the log before or after it. What tells where a tensor is kept stays. Raise sqlite3.Error.
         """
-        if not self._intact():
+        if not unchanged(self._descriptors):
             self._go_on_in_a_copy()
         names = ", ".join(f"'{kind}'" for kind in kinds)
         old = f"kind IN ({names}) AND body->>'$.watched.stored' IS NULL"
@@ -133,7 +133,8 @@ class EventLog:
             run("DROP TABLE kept")
             run("COMMIT")
         except BaseException:
-            run("ROLLBACK")
+            with suppress(sqlite3.Error):  # A disk without room has undone it.
+                run("ROLLBACK")
             raise
         with suppress(sqlite3.Error):  # Somebody reads: it is done another time.
             run("PRAGMA wal_checkpoint(TRUNCATE)")
