@@ -304,3 +304,19 @@ def test_a_session_with_a_compile_leaves_next_to_nothing_of_its_own() -> None:
     """PyTorch keeps a record of each of the last compiles, with its configuration; that is not counted."""
     done = subprocess.run([sys.executable, "-c", _SESSIONS], capture_output=True, text=True, timeout=600, check=True)
     assert int(done.stdout) < 2048
+
+
+_GONE = """
+import os, sys, torch, torchsan
+os.rmdir(os.getcwd())
+with torchsan.session(out=sys.argv[1]) as session:
+    torch.compile(lambda x: x + 1)(torch.ones(2))
+print(session.coverage.kernels)
+"""
+
+
+def test_a_session_opens_where_the_current_folder_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    command = [sys.executable, "-c", _GONE, str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n", done.stderr

@@ -141,6 +141,7 @@ class Session:
             if self._scope is Scope.PROCESS:
                 stack.callback(_release)
             self._recorder = self._given or _record_to_disk(self.options, stack)
+            self._recorder.max_bytes = self.options.max_bytes
             if self._on_finding is not None:
                 self._recorder.on_finding = self._on_finding
             stack.callback(self._end_recording)

@@ -70,3 +70,26 @@ def test_a_comparison_that_is_wrong_is_an_error() -> None:
     assert changed
     assert [f.check for f in errors] == ["values"]
     assert "aten.gt.Tensor" in errors[0].ops
+
+
+def with_its_own_maximum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    largest = (x * w + x).amax(-1)
+    return (largest * 2 + largest.exp()).sum()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("dtype", "wrong"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_a_number_compared_with_its_own_rounded_copy_is_an_error_of_the_kernel(dtype: torch.dtype, wrong: bool) -> None:
+    """pytorch#186799: the gradient of `amax` looks for the maximum among numbers that were not rounded as it was."""
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in ((8, 16), (16,)))
+    with torchsan.session() as run:
+        torch.compile(with_its_own_maximum)(x, w).backward()
+    errors = [f for f in run.findings if f.severity is Severity.ERROR]
+    assert bool(errors) is wrong
+    for error in errors:
+        assert (error.kind, error.stage) == ("non-finite", "kernel")
+        assert error.kernel
+        assert "aten.eq.Tensor" in error.ops
+        assert error.source

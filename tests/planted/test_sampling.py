@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -96,3 +98,23 @@ def test_what_needs_too_much_memory_is_left_out_and_said() -> None:
     with torchsan.session(check="values", max_memory=1000) as run:
         train(2)
     assert any("--max-memory" in s.reason for s in run.coverage.skipped)
+
+
+def test_a_file_asks_for_the_whole_of_a_call_soon(tmp_path: Path) -> None:
+    with wrong_from(60), torchsan.session(check="values", budget="0.0001%", out=tmp_path / "run") as run:
+        step = compiled_step()
+        for _ in range(80):
+            step()
+        assert not run.findings
+        (tmp_path / "run" / "check-now").touch()
+        until = time.monotonic() + 60
+        while not run.findings and time.monotonic() < until:
+            step()
+    assert run.findings
+
+
+def test_a_finding_is_counted_and_not_repeated() -> None:
+    with wrong_from(60), torchsan.session(check="values", budget="50%") as run:
+        train(2000)
+    (finding,) = run.findings
+    assert finding.evidence["times"] > 1

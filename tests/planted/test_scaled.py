@@ -220,3 +220,47 @@ def test_one_term_of_a_hundred_thousand_that_a_sum_leaves_out_is_found(left_out:
     assert changed
     errors = [f for f in run.findings if f.severity is Severity.ERROR]
     assert [(f.kind, f.ops) for f in errors] == [("wrong-values", ("aten.sum.dim_IntList",))] * left_out
+
+
+CPP = {FLOAT32: "float", BFLOAT16: "at::BFloat16", FLOAT16: "at::Half"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"),
+    [
+        (BFLOAT16, 0.03),
+        (BFLOAT16, 0.0),
+        slow(BFLOAT16, -0.02),
+        slow(BFLOAT16, 0.2),
+        slow(FLOAT16, 4e-3),
+        slow(FLOAT16, 0.0),
+        (FLOAT32, 1e-5),
+        slow(FLOAT32, 1e-4),
+        slow(FLOAT32, 0.0),
+    ],
+)
+def test_an_error_of_a_few_elements_is_found(dtype: torch.dtype, error: float) -> None:
+    """In one element of hundreds, as in the rest of a vectorised loop: on other data it is off by the same."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(64, 67).to(dtype)
+    code = f"for (int i = 0; i < 3; i++) out_ptr0[i * 64] = {CPP[dtype]}(float(out_ptr0[i * 64]) * {1 + error!r});"
+    with torchsan.session(check="values") as run, planted(in_kernel("cpp_fused", code)) as changed:
+        torch.compile(lambda x: x + torch.tanh(x) * torch.sigmoid(x))(x)
+    assert changed
+    kinds = [f.kind for f in run.findings if f.severity is not Severity.NOTE]
+    assert kinds == ["wrong-values"] * (error != 0)
+    assert all(0 < f.evidence["bad"] <= 3 and "aten.tanh.default" in f.ops for f in run.findings)
+
+
+def test_an_offset_of_one_addend_names_it() -> None:
+    """As large an offset, or a factor, of the sum explains it nearly as well."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(64, 64).to(BFLOAT16)
+    code = "for (int i = 0; i < 4096; i++) out_ptr0[i] = at::BFloat16(std::sqrt(std::abs(float(in_ptr0[i]))) + 1.02f);"
+    with torchsan.session(check="values") as run, planted(in_kernel("cpp_fused", code)) as changed:
+        torch.compile(lambda x: x.abs().sqrt() + 1)(x)
+    assert changed
+    assert [f.kind for f in run.findings] == ["wrong-values"]
+    assert {"aten.sqrt.default", "aten.add.Tensor"} <= set(run.findings[0].ops)

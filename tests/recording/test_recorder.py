@@ -14,7 +14,7 @@ from tests.samples import finding, graph
 from torchsan.errors import UsageError
 from torchsan.options import Options, Watch
 from torchsan.recording import Program, Reader, Recorder, Writer, finalize
-from torchsan.records import Check, Direction, GraphId, Skipped
+from torchsan.records import Check, Direction, GraphId, Skipped, StepRecord
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -219,3 +219,28 @@ def test_in_memory_the_same_is_counted_and_nothing_is_written(tmp_path: Path, mo
     assert recorders[0].findings[0].message == "more is known"
     assert recorders[0].coverage == recorders[1].coverage
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_log_stays_under_its_limit_and_keeps_what_was_found_and_the_newest_steps(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    writer.max_bytes = 1
+    writer.graph(graph())
+    for n in range(12_000):
+        if n == 5:
+            writer.finding(finding())
+        digests = tuple(f"{n * 7 + k:016x}" for k in range(30))
+        step = StepRecord(optimizer=0, step=n, before=(), gradients=digests, parameters=digests)
+        writer.event("replica-step", {"step": step})
+    size = sum(part.stat().st_size for part in (tmp_path / "run").glob("events.sqlite*"))
+    assert size < 16 << 20  # SQLite's own overhead, and what it keeps beside it, included; without a limit it is 16 MB.
+    writer.close()
+    finalize(tmp_path / "run", Program(exit=0))
+    recording = Reader(tmp_path / "run")
+    assert not recording.missing()
+    assert recording.closed
+    assert len(recording.findings()) == 1
+    steps = [event["step"]["step"] for event in recording.events("replica-step")]
+    assert steps == list(range(steps[0], 12_000))
+    assert steps[0] > 1000
+    assert any("--max-bytes" in s.reason for s in recording.coverage().skipped)
+    assert (tmp_path / "run" / "events.sqlite").stat().st_size < 8 << 20

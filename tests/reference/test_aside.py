@@ -70,7 +70,8 @@ _noise.register_autograd(lambda _, gradient: gradient)
 
 @torch._dynamo.allow_in_graph  # type: ignore[untyped-decorator]  # torch leaves it without types
 def _opaque(x: torch.Tensor) -> torch.Tensor:
-    _called("opaque")
+    if torch._guards.TracingContext.try_get() is None:
+        print("opaque")  # Not counted: compiled code does not, and the capture referee would say so.
     return x.sin()
 
 
@@ -100,13 +101,13 @@ def test_an_operator_of_the_users_is_called_as_often_as_without_torchsan(
         _calls.clear()
         _generator.manual_seed(7)
         torch._dynamo.reset()
-        compiled = torch.compile(program)
+        compiled: Any = torch.compile(program)
         torch.manual_seed(0)
         results = []
         for _ in range(3):
             x = torch.randn(40).to(dtype).requires_grad_()
-            result: torch.Tensor = compiled(x)  # type: ignore[no-untyped-call]  # torch leaves it without types
-            torch.autograd.backward(result)
+            result = compiled(x)
+            result.backward()
             assert x.grad is not None
             results += [float(result.detach()), float(x.grad.sum())]
         return results, dict(_calls), capfd.readouterr().out

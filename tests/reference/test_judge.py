@@ -72,6 +72,38 @@ def test_what_a_narrower_dtype_gives_is_imprecise(arithmetic: Arithmetic) -> Non
     assert replayer.judge(sin, actual + 1e-3).outcome is Outcome.WRONG
 
 
+def test_a_formula_explains_its_function_also_after_another_that_has_one() -> None:
+    """`tanh` is computed well, and `atanh` of it by the formula, which loses digits of small numbers."""
+    aten = torch.ops.aten
+    graph = torch.fx.symbolic_trace(lambda x: aten.atanh.default(aten.tanh.default(x)))
+    x, atanh = (n for n in graph.graph.nodes if n.name in ("x", "atanh_default"))
+    given = torch.randn(500) * torch.logspace(-4, 0, 500)
+    replayer = Replayer({x: given}, attribute=lambda name: None, symbols={})
+    t = given.tanh()
+    judgement = replayer.judge(atanh, ((1 + t) / (1 - t)).log() / 2)
+    assert (judgement.outcome, judgement.explained) == (Outcome.IMPRECISE, Arithmetic.TEXTBOOK)
+    assert replayer.judge(atanh, given * 1.001).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize("name", ["addcmul", "alpha"])
+def test_the_product_inside_of_an_operator_may_be_rounded_or_not(name: str) -> None:
+    """In float64 there is no better reference: where the sum cancels, a fused multiply-add shows."""
+    aten = torch.ops.aten
+    functions = {
+        "addcmul": lambda x, y: aten.addcmul.default(x, y, y, value=0.7),
+        "alpha": lambda x, y: aten.add.Tensor(x, y, alpha=0.7),
+    }
+    graph = torch.fx.symbolic_trace(functions[name])
+    x, y, *_, result = (n for n in graph.graph.nodes if n.op != "output")
+    second = torch.rand(200, dtype=torch.float64) + 1
+    product = 0.7 * (second * second if name == "addcmul" else second)
+    first = -product * (1 + 1e-9)
+    replayer = Replayer({x: first, y: second}, attribute=lambda name: None, symbols={})
+    actual = first + product * (1 + torch.finfo(torch.float64).eps * (torch.rand(200, dtype=torch.float64) - 0.5))
+    assert replayer.judge(result, actual).outcome is Outcome.RIGHT
+    assert replayer.judge(result, actual * (1 + 1e-4)).outcome is Outcome.WRONG
+
+
 def test_whole_numbers_share_no_error() -> None:
     """A choice that flips with the last bit is judged as it was, also where shared errors are looked for."""
     graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.argmax.default(torch.ops.aten.sin.default(x), -1))

@@ -112,7 +112,9 @@ def _differences(ranks: Mapping[int, RankSteps], key: tuple[int, int], phase: st
             changed |= {(name, rank) for name, digest in zip(names, digests, strict=False) if digest}
             digests = tuple(b or p for b, p in zip(digests or ("",) * len(left), left, strict=True))
         for replica, digest in zip(steps.replicas.get(key[1], ()), digests, strict=False):
-            groups[replica.name, replica.ranks][rank] = digest
+            # What a step left that is not recorded, or no more, nobody knows.
+            if digest or phase != "before":
+                groups[replica.name, replica.ranks][rank] = digest
     for (name, _ranks), digests in groups.items():
         if len(set(digests.values())) > 1:
             yield _Difference(name=name, digests=digests, changed=frozenset(r for r in digests if (name, r) in changed))
@@ -130,7 +132,8 @@ def _finding(
 ) -> Finding:
     first = found[0]
     place = what.format(name=first.name, step=step)
-    last = "copies are equal when training begins: " if before is None else f"it was equal after step {before}: "
+    last = f"it was equal after step {before}: " if before is not None else ""
+    last = last or ("" if step else "copies are equal when training begins: ")
     ranks = ", ".join(map(str, first.odd))
     who = f"on rank{'s' if len(first.odd) > 1 else ''} {ranks}" if first.odd else "between the ranks"
     text = [f"rank {rank}: {digest or 'none'}" for rank, digest in sorted(first.digests.items())]

@@ -64,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--calls", metavar="N|all|steps:…", help="how many calls of each compiled graph to check, or which; default 2")
     flag("--budget", metavar="P%", help="sample launches all through the run, for this share of its time, such as 1%%")
     flag("--max-memory", metavar="N", help="leave out launches whose check needs more memory for copies, such as 2G")
-    flag("--max-bytes", metavar="N", help="how much tensor data to keep, such as 512M or 2G; default no limit")
+    flag("--max-bytes", metavar="N", help="how much to keep of tensors, and of the log, such as 2G; default no limit")
     flag("--no-guards", action="store_true", default=None, help="no guard zones around compiled buffers")
     flag("--repro", action="store_true", default=None, help="make a reproducer of the first error")
     flag("--fail-fast", action="store_true", default=None, help="stop at the first finding of severity error")

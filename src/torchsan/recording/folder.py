@@ -151,6 +151,14 @@ def _given_folder(path: str) -> Path:
     return folder
 
 
+def _current_folder() -> str:
+    """The current folder; empty if the program has removed it."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
 def _manifest(command: Sequence[str], options: Options, seed: int | None) -> Manifest:
     return Manifest(
         schema=SCHEMA,
@@ -159,7 +167,7 @@ def _manifest(command: Sequence[str], options: Options, seed: int | None) -> Man
         python=platform.python_version(),
         platform=platform.platform(),
         command=tuple(_printable(word) for word in command),
-        cwd=_printable(str(Path.cwd())),
+        cwd=_printable(_current_folder()),
         started=datetime.now().astimezone().isoformat(timespec="milliseconds"),
         pid=os.getpid(),
         environment=_environment(os.environ),

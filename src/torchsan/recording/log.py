@@ -12,6 +12,7 @@ import stat
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -108,6 +109,36 @@ class EventLog:
         if not unchanged(self._descriptors):
             self._go_on_in_a_copy()
         insert(self.connection, threading.get_native_id(), kind, body)
+
+    def roll(self, kinds: Iterable[str]) -> int:
+        """Drop the older three quarters of the events of these kinds; return how many. The others count from 1 again.
+
+        Whoever reads sees the log before or after it. What tells where a tensor is kept stays. Raise sqlite3.Error.
+        """
+        if not unchanged(self._descriptors):
+            self._go_on_in_a_copy()
+        names = ", ".join(f"'{kind}'" for kind in kinds)
+        old = f"kind IN ({names}) AND body->>'$.watched.stored' IS NULL"
+        columns = "time, thread, kind, body, checksum"
+        run = self.connection.execute
+        run("PRAGMA temp_store=MEMORY")
+        run("BEGIN IMMEDIATE")
+        try:
+            (found,) = run(f"SELECT count(*) FROM events WHERE {old}").fetchone()
+            dropped = int(found) * 3 // 4
+            run(f"DELETE FROM events WHERE id IN (SELECT id FROM events WHERE {old} ORDER BY id LIMIT {dropped})")
+            run(f"CREATE TEMP TABLE kept AS SELECT {columns} FROM events ORDER BY id")
+            run("DELETE FROM events")
+            run(f"INSERT INTO events ({columns}) SELECT {columns} FROM kept ORDER BY kept.rowid")
+            run("DROP TABLE kept")
+            run("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # A disk without room has undone it.
+                run("ROLLBACK")
+            raise
+        with suppress(sqlite3.Error):  # Somebody reads: it is done another time.
+            run("PRAGMA wal_checkpoint(TRUNCATE)")
+        return dropped
 
     def close(self) -> None:
         """Let go of the log, in good order if that can be."""

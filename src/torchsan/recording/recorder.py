@@ -91,6 +91,14 @@ KINDS = frozenset(COUNTED) | frozenset(
 """All kinds of events. A recording with another is damaged, or of a newer torchsan: it is not called clean."""
 
 
+_BULKY = ("replica-step", "times", "watched")
+"""The kinds of events that come again and again for as long as a program runs."""
+_OVERHEAD = 64
+"""What an event takes in the log beside its text, in bytes."""
+_LEAST_LOG = 4 << 20
+"""Bytes that the log may take however little is allowed."""
+
+
 @dataclass(slots=True)
 class State:
     """A running total of events, of those that are written and of those that are read. Guarded by whoever owns it."""
@@ -191,6 +199,8 @@ class Recorder:
         """Called with each finding once it is recorded, in the thread that found it."""
         self.step: Callable[[], int | None] = lambda: None
         """Which training step this process is in, from 0, if that is known."""
+        self.max_bytes: int | None = None
+        """How large the log may become; None for no limit."""
         self.flight: Flight | None = None
         """Where to note which launch runs, for when it kills the process."""
         # Re-entrant, because a finalizer may report something while this thread is inside the recorder.
@@ -293,6 +303,8 @@ class Writer(Recorder):
         self.degraded: str | None = None
         self._pid = os.getpid()
         self._artifacts: set[str] = set()
+        self._appended = self._bulk = 0
+        """The bytes of the events in the log, about, and of those that can be dropped."""
         self._log: EventLog | None = None
         try:
             self._log = EventLog(folder)
@@ -354,12 +366,28 @@ class Writer(Recorder):
         if self._log is None:
             return
         try:
-            self._log.append(kind, json.dumps(encode(body), allow_nan=False))
+            text = json.dumps(encode(body), allow_nan=False)
+            self._log.append(kind, text)
+            self._appended += len(text) + _OVERHEAD
+            self._bulk += (len(text) + _OVERHEAD) * (kind in _BULKY)
+            if self.max_bytes is not None and self._appended > max(self.max_bytes, _LEAST_LOG):
+                self._roll(self._log)
         except (TypeError, ValueError, RecursionError) as e:
             self._degrade(f"a {kind} could not be recorded: {e}")
         except (OSError, sqlite3.Error) as e:
             self._degrade(f"cannot write to {self.path}: {e}")
             self._drop()
+
+    def _roll(self, log: EventLog) -> None:
+        """Drop older events of the kinds that come with every step, if they are much of the log."""
+        if self._bulk < self._appended / 2:
+            self.max_bytes = None  # What is large is what must stay.
+            return
+        self._appended -= self._bulk * 3 // 4
+        self._bulk //= 4
+        if log.roll(_BULKY):
+            reason = "the log has reached --max-bytes; the newest of them are kept"
+            self.skipped(f"earlier events of the kinds {', '.join(_BULKY)}", reason)
 
     def _degrade(self, reason: str) -> None:
         if self.degraded is not None:

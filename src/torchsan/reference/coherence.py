@@ -244,5 +244,5 @@ def _alike(leaves: Sequence[_Leaf], projections: torch.Tensor, close: Sequence[i
     best = close[0]
     noise = projections[1:]
     along = torch.nn.functional.cosine_similarity(noise, noise[:, best].unsqueeze(1), dim=0).abs().tolist()
-    alike = [*close, *(i for i, a in enumerate(along) if a >= _ALIKE)]
-    return tuple(dict.fromkeys(leaves[i].node for i in alike if leaves[i].slope is leaves[best].slope))
+    alike = [i for i, a in enumerate(along) if a >= _ALIKE and leaves[i].slope is leaves[best].slope]
+    return tuple(dict.fromkeys(leaves[i].node for i in (*close, *alike)))

@@ -34,6 +34,9 @@ _EXACT = frozenset(
 # Operators whose result is rounded to the nearest number, so that nothing of it is the same in all elements.
 _ROUNDED_RIGHT = frozenset("add addcdiv addcmul div lerp mul reciprocal rsub sqrt square sub".split())
 
+# Of these, those that round a product first, which may be far larger than the result.
+_COMPOUND = frozenset("addcdiv addcmul lerp".split())
+
 # Of these, those whose result in float64 tells whether anything was rounded at all.
 _CHECKED = frozenset("add mul rsub sub".split())
 
@@ -138,7 +141,9 @@ class Nudger:
             return self._reduced(name, args, func(*args, **kwargs))
         if torch.Tag.pointwise in func.tags or func.namespace == "prims":
             rounded = func(*args, **kwargs)
-            result = map_tensors(self.last_bit, rounded)
+            compound = name in _COMPOUND or kwargs.get("alpha", 1) != 1
+            moved = func(*map_tensors(self.last_bit, args), **kwargs) if compound else rounded
+            result = map_tensors(self.last_bit, moved)
             if name in _CHECKED:
                 return torch.where(_is_exact(func, args, kwargs, rounded), rounded, result)
             return self._approximated(result, ABSOLUTE_ERRORS[name]) if name in ABSOLUTE_ERRORS else result

@@ -74,8 +74,9 @@ class Replayer:
         self._found: dict[tuple[torch.fx.Node, Arithmetic, int], Any] = {}
 
     def expect(self, nodes: Iterable[torch.fx.Node]) -> None:
-        """Keep what a run computes of these on its way: they are to be judged, too, those that come first last."""
-        self._expected.update(nodes)
+        """Keep what a run computes of these on its way, and of no others: they are to be judged, the first one last."""
+        self._expected = set(nodes)
+        self._found.clear()
 
     def run(self, node: torch.fx.Node, arithmetic: Arithmetic, seed: int = 0, change: Change | None = None) -> Any:
         """Return the node's value. Raise Unavailable if it depends on something that is not known, or is random.
@@ -194,16 +195,23 @@ class _Closer:
         adding = any(adds_up(node.target) for node in self._order if node.op == "call_function")
         return adding and sum(map(self._elements, self._order)) <= _MOST_SUSPECT
 
-    def coherent(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Coherent | None:
+    def rounded(self, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> list[torch.Tensor]:
         if not actual.is_floating_point() or any(is_mutable(n) or not _is_own(n) for n in self._order):
-            return None
+            return []
         elements = sum(map(self._elements, self._order))
         if elements > _MOST_SUSPECT or (elements > _MOST_ELEMENTS and not _is_suspect(actual, eager, exact)):
-            return None
+            return []
+        samples = _SAMPLES if elements <= _MOST_ELEMENTS else _FEW_SAMPLES
         try:
-            samples = _SAMPLES if elements <= _MOST_ELEMENTS else _FEW_SAMPLES
-            rounded = [self._exact(change=partial(_rounded, seed)) for seed in range(samples)]
-            return find_coherent(actual, lambda change: self._exact(change=change), [eager, *rounded], _rounds)
+            found = [self._exact(change=partial(_rounded, seed)) for seed in range(samples)]
+        except (RuntimeError, NotImplementedError, IndexError) as e:  # An index of rounded numbers may be none.
+            log.debug("no samples of %s: %s", self._node.name, e)
+            return []
+        return [eager, *found] if all(t.shape == actual.shape for t in (exact, *found)) else []
+
+    def coherent(self, actual: torch.Tensor, rounded: Sequence[torch.Tensor]) -> Coherent | None:
+        try:
+            return find_coherent(actual, lambda change: self._exact(change=change), rounded, _rounds)
         except (RuntimeError, NotImplementedError, IndexError) as e:  # An operator that has no gradient, say.
             log.debug("no slopes of %s: %s", self._node.name, e)
             return None

@@ -84,3 +84,13 @@ def test_memory_that_was_handed_on_is_not_read_under_its_old_name() -> None:
     assert found.kernels == ("return", "extern_kernels.mm")
     in_place = "buf2 = buf0; del buf0  # reuse\ncpp_fused_add_1(buf2, buf2)"
     assert order(SIN, ADD, in_place) == ()
+
+
+RESULTS = "buf3 = torch.ops.aten.max.dim(x_1, 0)\nbuf0 = buf3[0]\nbuf1 = buf3[1]\ndel buf3"
+
+
+def test_one_of_several_results_may_be_written_before_another_is_read() -> None:
+    handed = "held = buf0\nbuf2 = buf0; del buf0  # reuse\nextern_kernels.mm(w_1, w_1, out=buf2)"
+    assert order(RESULTS, handed, returned="buf2, buf1") == ()
+    (found,) = order(RESULTS, handed, returned="buf2, buf1, held")
+    assert (found.write.name, found.late, found.buffer) == ("mm", True, "held")

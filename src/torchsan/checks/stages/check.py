@@ -74,6 +74,7 @@ class StagesCheck(Observer):
                 explained=lambda: sum(
                     f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
                 ),
+                flip=lambda: self._flip(lambda f: True),
                 eager_gradients=self._gradients(),
             )
         return self._referee.watcher(fn, compiled)
@@ -140,12 +141,16 @@ class StagesCheck(Observer):
             kernels_elsewhere=self._kernels_elsewhere and inductor,
             blamed=lambda: self._blames_kernel(refs),
             kernel_of=self._kernel_of,
-            noted=lambda ref: any("flip" in f.evidence and f.graph == ref for f in self._writer.findings),
+            flip=lambda: self._flip(lambda f: f.graph in refs.values()),
             launches=self._launches.setdefault(id(ladder), {}),
             flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
             eager_gradients=self._gradients(),
         )
+
+    def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:
+        """The last note of a choice that rounding decides."""
+        return next((f for f in reversed(self._writer.findings) if "flip" in f.evidence and suits(f)), None)
 
     def _kernel_of(self, ref: GraphRef | None, node: str) -> str | None:
         return self._kernels.get(ref, {}).get(node) if ref is not None else None

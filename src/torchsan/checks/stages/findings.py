@@ -217,6 +217,16 @@ def difference_finding(
     return Finding(kind=first.kind, check=Check.STAGES, message=message, evidence=evidence, **names, **fields)
 
 
+def because_of(flip: Finding, what: str) -> tuple[str, dict[str, Any]]:
+    """What is said, and the fields of a finding, where a kernel was noted to decide otherwise than eager.
+
+    Rounding explains what it decided, from the numbers that it had, and not what has come of that: the program decides
+    as eager does however its numbers are rounded, since each is rounded once and then is what everybody reads.
+    """
+    fields = {name: getattr(flip, name) for name in ("stage", "graph", "kernel", "nodes", "ops", "source")}
+    return f"{what}, where {flip.evidence['flip']['node']} goes another way", fields
+
+
 def _text(evidence: dict[str, Any]) -> Iterator[str]:
     """The evidence as people read it."""
     if "compiled" in evidence:

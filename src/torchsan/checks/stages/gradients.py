@@ -7,6 +7,7 @@ runs its backward pays nothing, and nothing of the program's own is touched.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -116,12 +117,16 @@ class EagerGradients:
     """
 
     def __init__(self) -> None:
-        self.awaited = False
+        self._waiting: weakref.WeakSet[object] = weakref.WeakSet()
         self._found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def await_for(self, who: object) -> None:
+        """Keep what comes, as long as `who` lives and the backward is not over."""
+        self._waiting.add(who)
 
     def note(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """One graph gives this gradient; if another graph gives one, too, neither is the whole."""
-        if self.awaited:
+        if self._waiting:
             known = id(parameter) in self._found
             self._found[id(parameter)] = (parameter, None if known else gradient)
 
@@ -130,9 +135,9 @@ class EagerGradients:
         found = self._found.get(id(parameter))
         return found[1] if found is not None and found[0] is parameter else None
 
-    def forget(self) -> None:
-        """The backward is over."""
-        self.awaited = False
+    def forget(self, who: object) -> None:
+        """The backward that `who` waited for is over."""
+        self._waiting.discard(who)
         self._found.clear()
 
 

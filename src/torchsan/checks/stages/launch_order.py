@@ -164,6 +164,11 @@ def _handed_on(function: Function, computing: _Computing) -> Iterator[Reordered]
         match step:
             case Allocate(name=name, pool=None):
                 memory[name], names[name], holds[name] = name, name, _Content(None, None)
+            case Alias(name=name, source=source, item=int(item)):
+                # Each of several results has memory of its own, which holds it from the start.
+                whole = memory.get(source, source)
+                memory[name], names[name] = f"{whole}[{item}]", name
+                holds[memory[name]] = _Content(name, holds[whole].launch if whole in holds else None)
             case Alias(name=name, source=source, reused=reused):
                 memory[name] = memory.get(source, source)
                 names[name] = name if reused else names.get(source, source)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from torchsan.checks.stages.capture import source_of
-from torchsan.checks.stages.findings import Difference, difference_finding
+from torchsan.checks.stages.findings import Difference, because_of, difference_finding
 from torchsan.checks.stages.gradients import EagerGradients
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
@@ -34,11 +34,14 @@ _MOST_PENDING = 4
 _WHAT = "the compiled function does not do what its Python does"
 
 Report = Callable[[Finding], None]
+Known = tuple[int, Finding | None]
+"""How many errors other stages have, and the last note of a choice that rounding decides."""
 
 
 class CaptureReferee:
-    """Makes a watch for each compiled function. `explained` tells how many errors other stages have by now.
+    """Makes a watch for each compiled function.
 
+    `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
     `eager_gradients` is what was captured, in the backward under way.
     """
 
@@ -49,15 +52,21 @@ class CaptureReferee:
         report: Report,
         skipped: Callable[[str, str], None],
         explained: Callable[[], int],
+        flip: Callable[[], Finding | None],
         eager_gradients: EagerGradients,
     ) -> None:
         self.calls = calls
         self.pace = pace
         self.report = report
         self.skipped = skipped
-        self.explained = explained
+        self._explained = explained
+        self._flip = flip
         self.eager_gradients = eager_gradients
         self._pending: list[weakref.ref[Twin]] = []
+
+    def known(self) -> Known:
+        """What is known by now."""
+        return self._explained(), self._flip()
 
     def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
         """Look at the calls of one function."""
@@ -120,14 +129,14 @@ class FunctionWatch:
         if begun is None:
             return self._compiled(*args, **kwargs)
         call, twin = begun
-        errors = self._referee.explained()
+        known = self._referee.known()
         try:
             result = self._compiled(*args, **kwargs)
         except BaseException:
             twin.close()
             raise
         try:
-            self._judge(call, twin, result, errors)
+            self._judge(call, twin, result, known)
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -152,7 +161,7 @@ class FunctionWatch:
             self._skip(f"it was not run beside the compiled call: {type(e).__name__}: {e}".splitlines()[0][:200])
             return None
 
-    def _judge(self, call: Call, twin: Twin, result: Any, errors: int) -> None:
+    def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
         with undisturbed():
             mine, _ = call.after(result, lambda _name, _t: True)
             theirs = twin.after()
@@ -160,24 +169,24 @@ class FunctionWatch:
             comparable = mine.random == theirs.random
             if comparable:
                 answers = Answers(twin, None, theirs)
-                known = {d.name for d in differences}
-                differences += apart(_different(mine, theirs), answers, known, self._usual)
+                told = {d.name for d in differences}
+                differences += apart(_different(mine, theirs), answers, told, self._usual)
         if not comparable:
             self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
-        if self._found(differences, errors) or not comparable or call.region is None:
+        if self._found(differences, known) or not comparable or call.region is None:
             twin.close()
             return
-        self._follow(call, twin, returned(result).tensors, errors)
+        self._follow(call, twin, returned(result).tensors, known)
 
-    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], errors: int) -> None:
+    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], known: Known) -> None:
         assert call.region is not None
         if backward_is_traced():
             twin.close()
             return
         leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
-        pending = partial(self._gradients, twin, errors, leaves)
+        pending = partial(self._gradients, twin, known, leaves)
         self._referee.pend(twin)
-        self._referee.eager_gradients.awaited = True
+        self._referee.eager_gradients.await_for(twin)
         reason = call.region.follow(outputs, pending)
         call.region.forget()
         if reason is not None:
@@ -186,7 +195,7 @@ class FunctionWatch:
     def _gradients(
         self,
         twin: Twin,
-        errors: int,
+        known: Known,
         leaves: Mapping[str, weakref.ref[torch.Tensor]],
         cotangents: dict[str, torch.Tensor],
         gradients: dict[str, torch.Tensor],
@@ -204,7 +213,7 @@ class FunctionWatch:
                         pairs[name] = (zeros if g is None else g, zeros if e is None else e)
                 answers = Answers(twin, (cotangents, autocast), None, partial(self._captured, leaves))
                 differences = apart(pairs, answers, set(), self._usual, "gradient of ")
-            self._found(differences, errors)
+            self._found(differences, known)
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -214,20 +223,25 @@ class FunctionWatch:
             self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
         finally:
             twin.close()
-            self._referee.eager_gradients.forget()
+            self._referee.eager_gradients.forget(twin)
 
     def _captured(self, leaves: Mapping[str, weakref.ref[torch.Tensor]], name: str) -> torch.Tensor | None:
         """The gradient of a leaf as what Dynamo captured gives it."""
         return self._referee.eager_gradients.of(leaves[name]()) if name in leaves else None
 
-    def _found(self, differences: list[Difference], errors: int) -> bool:
+    def _found(self, differences: list[Difference], known: Known) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
         if not differences:
             return False
         self._done = True
-        if self._referee.explained() == errors:
-            fields = {"stage": Stage.CAPTURE, "severity": Severity.ERROR, "source": source_of(self._fn)}
-            self._referee.report(difference_finding(f"{_WHAT}, in {self._name}", differences, **fields))
+        errors, flip = self._referee.known()
+        if errors != known[0]:
+            return True
+        fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": source_of(self._fn)}
+        what = f"{_WHAT}, in {self._name}"
+        if flip is not None and flip is not known[1]:
+            what, fields = because_of(flip, what)
+        self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, **fields))
         return True
 
 

@@ -17,6 +17,7 @@ import torch.fx
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import (
+    because_of,
     difference_finding,
     flip_note,
     following,
@@ -72,7 +73,7 @@ class StagesWatch:
         kernels_elsewhere: bool,
         blamed: Callable[[], str | None],
         kernel_of: Callable[[GraphRef | None, str], str | None],
-        noted: Callable[[GraphRef | None], bool],
+        flip: Callable[[], Finding | None],
         launches: Mapping[Direction, tuple[Reordered, ...]],
         unchecked: Callable[[str], None],
         flight: Flight | None,
@@ -88,7 +89,7 @@ class StagesWatch:
         self._kernels_elsewhere = kernels_elsewhere
         self._blamed = blamed
         self._kernel_of = kernel_of
-        self._flip_noted = noted
+        self._flip = flip
         self._launches = launches
         self._order = EffectOrder(stages)
         self._unchecked = unchecked
@@ -260,33 +261,31 @@ class StagesWatch:
             severity = Severity.WARNING if imprecise or cause else Severity.ERROR
             what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
             about = search.computing(differences[0].name)
-            fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": severity, "graph": self._ref(direction)}
-            make = partial(difference_finding, what, differences, about=about, **fields)
+            fields: dict[str, Any] = {"stage": Stage.KERNEL, "graph": self._ref(direction)}
+            flip = None if cause else self._flip() or self._flipped(actual, names, search, direction)
+            if flip is not None:
+                what, fields = because_of(flip, what)
+            make = partial(difference_finding, what, differences, about=about, severity=severity, **fields)
             moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
             self._found(
                 Stage.KERNEL, None, search, lambda: following(order_finding(make(), moved) if moved else make(), cause)
             )
-        elif self._note_flip(actual, names, search, direction):
-            pass
+        elif self._flip() is None and (note := self._flipped(actual, names, search, direction)) is not None:
+            self._found(Stage.KERNEL, "flip", search, lambda: note)
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 
-    def _note_flip(self, actual: Results, names: list[str], search: Search, direction: Direction) -> bool:
-        """Note results that are others than eager's because an operator between may go either way, if one does."""
+    def _flipped(self, actual: Results, names: list[str], search: Search, direction: Direction) -> Finding | None:
+        """The note of results that are others than eager's because an operator between may go either way, if any."""
         pairs = [(n, *pair(actual, search.reference, n)) for n in names]
         apart = [(n, _jumped(a, e)) for n, a, e in pairs if a is not None and e is not None and a.shape == e.shape]
+        name, where = next(((n, where) for n, where in apart if bool(where.any())), (None, None))
+        flip = None if name is None or where is None else search.flip(where)
+        if name is None or where is None or flip is None:
+            return None
         ref = self._ref(direction)
-        apart = [(n, where) for n, where in apart if bool(where.any())]
-        if not apart or self._flip_noted(ref):
-            return False
-        name, where = apart[0]
-        flip = search.flip(where)
-        if flip is None:
-            return False
         kernel = next((k for n in flip.upstream if (k := self._kernel_of(ref, n.name)) is not None), None)
-        make = partial(flip_note, flip, name, int(where.sum()), where.numel(), kernel, ref)
-        self._found(Stage.KERNEL, "flip", search, make)
-        return True
+        return flip_note(flip, name, int(where.sum()), where.numel(), kernel, ref)
 
     def _blame(self, culprit: Culprit, search: Search) -> None:
         # A graph that cannot be run shows what it did only in the next one; if it changed places, it is to blame.

@@ -359,6 +359,7 @@ class ValuesWatch(CallWatch):
                     wrong.append(Wrong(target=target, judgement=judgement, actual=actual, operands=at.start.known))
                 elif not actual.is_floating_point() and not at.start.suspect:
                     self._report_flip(at, target, actual != judgement.eager)
+        at.replayer.expect(())
         return wrong[::-1]
 
     def _report_outside(self, at: _Launched, target: Target, why: Unavailable) -> None:

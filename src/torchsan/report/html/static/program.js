@@ -65,7 +65,7 @@ function kernelGroups(kernels, fold, rows) {
   for (const k of kernels) if (!WORST.includes(k.verdict)) layers.set(layerOf(k), [...(layers.get(layerOf(k)) || []), k]);
   if (!fold || layers.size < 2) return rows([...bad, ...kernels.filter((k) => !WORST.includes(k.verdict))]);
   const section = ([layer, list]) => h("details", { class: "layer" }, h("summary", {}, h("b", {}, breakable(layer || "no module")), h("span", { class: "dim" },
-    ` ${count(list.length, "kernel")}, ${seconds(list.reduce((sum, k) => sum + (k.seconds || 0), 0)) || "not timed"}${list.every((k) => k.verdict === "right") ? "" : `, ${list.filter((k) => k.verdict !== "right").length} checked in part`}`)));
+    ` ${count(list.length, "kernel")}, ${seconds(list.reduce((sum, k) => sum + (k.seconds || 0), 0)) || "not timed"}${list.every((k) => k.verdict === "right") ? "" : `, ${list.filter((k) => k.verdict !== "right").length} not fully checked`}`)));
   const filled = ([layer, list]) => {
     const details = section([layer, list]);
     details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(rows(list)); });

@@ -1,0 +1,62 @@
+"""How far apart numbers are, as their dtype tells them apart."""
+
+from __future__ import annotations
+
+import torch
+
+NEAR_ULPS = 4.0
+"""Units in the last place by which two results may differ before anything else is asked."""
+
+
+def near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where the two are the same, or differ by a few units in the last place."""
+    equal = same(actual, eager)
+    if not has_ulp(actual.dtype) or bool(equal.all()):
+        return equal
+    info = torch.finfo(actual.dtype)
+    ulps = 1.5 if is_half(actual.dtype) else NEAR_ULPS
+    a, e = comparable(actual), comparable(eager)
+    distance = (a - e).abs()
+    return (torch.isfinite(distance) & (distance <= e.abs() * (ulps * info.eps) + info.tiny)) | equal
+
+
+def away(other: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+    """How far each number is from another one; zero where either is none."""
+    distance = (other - centre).abs()
+    return torch.where(torch.isfinite(other) & torch.isfinite(centre), distance, torch.zeros_like(distance))
+
+
+def scale(centre: torch.Tensor) -> float:
+    """What is tiny beside the rest of its tensor is measured by the rest; where most is zero, by the largest."""
+    magnitudes = centre.abs()[torch.isfinite(centre)]
+    return (float(magnitudes.median()) or float(magnitudes.max()) or 1.0) if magnitudes.numel() else 0.0
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether a floating-point type is float16, bfloat16 or narrower."""
+    return torch.finfo(dtype).eps > 1e-4
+
+
+def has_ulp(dtype: torch.dtype) -> bool:
+    """Whether numbers of this type are rounded."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def comparable(t: torch.Tensor) -> torch.Tensor:
+    """In a type that arithmetic is implemented for."""
+    if t.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        return t
+    return t.to(torch.complex64 if t.is_complex() else torch.float32)
+
+
+def as_double(t: torch.Tensor) -> torch.Tensor:
+    """In float64 or complex128."""
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Equal, or both NaN."""
+    if not has_ulp(a.dtype):
+        return a == b
+    a, b = comparable(a), comparable(b)
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))

@@ -1,0 +1,32 @@
+"""How far apart numbers are, as their dtype tells them apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchsan.reference.distances import away, near, same, scale
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_a_number_that_is_none_is_the_same_as_itself() -> None:
+    assert same(torch.tensor([NAN, INF, 1.0]), torch.tensor([NAN, -INF, 1.0])).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(("dtype", "places"), [(torch.float32, 4), (torch.bfloat16, 1), (torch.float16, 1)])
+def test_near_is_a_few_units_in_the_last_place(dtype: torch.dtype, places: int) -> None:
+    one, eps = torch.ones(1, dtype=dtype), torch.finfo(dtype).eps
+    assert bool(near(one + places * eps, one))
+    assert not bool(near(one + (places + 1) * eps, one))
+
+
+def test_what_is_no_number_is_not_away_from_anything() -> None:
+    assert away(torch.tensor([NAN, INF, 3.0]), torch.tensor([1.0, 1.0, 1.0])).tolist() == [0, 0, 2]
+
+
+def test_the_scale_is_that_of_most_elements_or_of_the_largest() -> None:
+    assert scale(torch.tensor([1e-9, 2.0, 3.0])) == 2.0
+    assert scale(torch.tensor([0.0, 0.0, -5.0])) == 5.0
+    assert scale(torch.zeros(3)) == 1.0
+    assert scale(torch.zeros(0)) == 0.0
