@@ -16,8 +16,11 @@ import pytest
 import torch
 
 import torchsan
+from torchsan.recording.reader import Reader
 from torchsan.reference import aside as module
 from torchsan.reference.aside import NoChild, Unavailable, aside
+from torchsan.repro.exhibits import choose_finding, read_exhibit
+from torchsan.store import Store
 
 _calls: Counter[str] = Counter()
 _generator = torch.Generator()
@@ -116,6 +119,39 @@ def test_an_operator_of_the_users_is_called_as_often_as_without_torchsan(
     with torchsan.session() as session:
         assert run() == expected
     assert not [f for f in session.findings if f.severity != "note"]
+
+
+def _halve_once(graph: torch.fx.Graph) -> None:
+    """A fault in a pass: a program that scales by 4 scales by 2."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
+        node.args = (node.args[0], 2.0)
+
+
+def test_an_operator_of_the_users_is_not_called_to_keep_what_a_reproducer_needs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    constant = torch.arange(5.0)
+
+    def program(x: torch.Tensor) -> Any:
+        return _opaque(_scale(x.sin() * 4.0)) + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]) + constant
+
+    torch._dynamo.reset()
+    _calls.clear()
+    with (
+        torchsan.session(check="stages", out=tmp_path / "recording") as session,
+        torch._inductor.config.patch(post_grad_custom_post_pass=_halve_once, fx_graph_cache=False),
+        torch.no_grad(),
+    ):
+        torch.compile(program)(torch.randn(5))
+    assert [f.severity for f in session.findings] == ["error"]
+    assert _calls == {"scale": 1}
+    assert capfd.readouterr().out == "scale\n"
+    recording = Reader(tmp_path / "recording")
+    exhibit = read_exhibit(recording, choose_finding(recording, None))
+    assert "torchsan_test_aside.scale.default" in [n.op for n in exhibit.nodes]
+    with Store(recording.tensors) as store:
+        kept = [store.get(g.stored).tolist() for g in exhibit.inputs if g.stored is not None]
+    assert [1.0, 2.0, 3.0, 4.0, 5.0] in kept and constant.tolist() in kept
 
 
 def test_what_does_not_repeat_itself_is_no_finding_and_said() -> None:

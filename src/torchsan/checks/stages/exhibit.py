@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torchsan.checks.stages.localise import Search
 from torchsan.checks.stages.plan import first_stage_graph
 from torchsan.graphs.data import Keep, Unrepresentable
 from torchsan.graphs.encode import GraphCut, given_tensor
-from torchsan.records import Exhibit, Finding, Given
+from torchsan.records import Exhibit, Finding, Given, OperatorCall
+from torchsan.reference.aside import aside
 from torchsan.reference.nudge import map_tensors
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import trace_operators
@@ -68,17 +70,18 @@ def exhibit_of_call(
     with search.call.circumstances.restored(), torch.no_grad():
         given, leaves = search.call.inputs.copies(wide=False)
         inputs = _inputs(given, leaves, keep)
-        with first_stage_graph(stages).opened() as run:
-            module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
-    cut = _cut(module, given, inputs, keep)
-    outputs = next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
-    alike = earlier is not None and not cut.inputs and {g.name for g in earlier} == {g.name for g in inputs}
+        traced = partial(_trace, stages, given, [g.name for g in inputs])
+        cut = aside(traced) if search.call.users_code else traced()
+    if isinstance(cut, Unrepresentable):
+        raise cut
+    constants = [replace(g, stored=keep(g.name, cut.tensors[g.name])) if g.stored else g for g in cut.constants]
+    alike = earlier is not None and not constants and {g.name for g in earlier} == {g.name for g in inputs}
     return Exhibit(
         finding=finding.id,
         check=finding.check,
-        nodes=tuple(cut.nodes),
-        inputs=(*inputs, *cut.inputs),
-        outputs=tuple(dict.fromkeys(cut.reference(n) for n in outputs)),
+        nodes=cut.nodes,
+        inputs=(*inputs, *constants),
+        outputs=cut.outputs,
         earlier=(earlier,) if earlier is not None and alike else (),
         backend=stages.backend,
         backward=search.backward,
@@ -87,14 +90,37 @@ def exhibit_of_call(
     )
 
 
-def _cut(module: torch.fx.GraphModule, given: Sequence[Any], inputs: list[Given], keep: Keep) -> GraphCut:
-    """All calls of a traced graph, whose tensor inputs are `inputs`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    """The calls of a graph as data, and the constants that they need beside its inputs, which nobody has kept yet."""
+
+    nodes: tuple[OperatorCall, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[Given, ...]
+    tensors: dict[str, torch.Tensor]
+
+
+def _trace(stages: CompileStages, given: list[Any], names: Sequence[str]) -> _Traced | Unrepresentable:
+    """All that Dynamo's graph calls, by running it; `names` are those of the tensors among what is `given`."""
+    tensors: dict[str, torch.Tensor] = {}
+    with first_stage_graph(stages).opened() as run:
+        module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    tensors = [p for p, value in zip(placeholders, given, strict=True) if isinstance(value, torch.Tensor)]
-    known = {p: g.name for p, g in zip(tensors, inputs, strict=True)}
+    inputs = [p for p, value in zip(placeholders, given, strict=True) if isinstance(value, torch.Tensor)]
+    known = dict(zip(inputs, names, strict=True))
+
+    def keep(name: str, t: torch.Tensor) -> str:
+        tensors[name] = t
+        return name
+
     cut = GraphCut(keep, {}, lambda n: n, lambda name: getattr(module, name), known)
-    cut.add([n for n in module.graph.nodes if n.op == "call_function"])
-    return cut
+    try:
+        cut.add([n for n in module.graph.nodes if n.op == "call_function"])
+        outputs = next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
+        named = tuple(dict.fromkeys(cut.reference(n) for n in outputs))
+    except Unrepresentable as e:
+        return e
+    return _Traced(nodes=tuple(cut.nodes), outputs=named, constants=tuple(cut.inputs), tensors=tensors)
 
 
 def _inputs(args: Sequence[Any], leaves: Sequence[torch.Tensor | None], keep: Keep) -> list[Given]:
