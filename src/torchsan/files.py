@@ -33,17 +33,41 @@ def unchanged(descriptors: Mapping[int, tuple[int, int] | None]) -> bool:
     return all(identity(number) == file for number, file in descriptors.items())
 
 
-def open_plain(file: str | Path, *, follow: bool) -> int:
+def open_plain(file: str | Path, *, follow: bool, at: int | None = None) -> int:
     """Return a descriptor to read a file with. Raise OSError for what is no plain file; `follow` allows a link to one.
 
-    Nothing else is read: a pipe would block, and a device could be without end.
+    Nothing else is read: a pipe would block, and a device could be without end. `at` is the folder that it is in.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(file, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(file, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), dir_fd=at)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", str(file))
     return descriptor
+
+
+def open_inside(folder: Path, key: str) -> int:
+    """Return a descriptor to read a plain file below a folder with, `/` between the parts of its `key`.
+
+    No part of the key may be a link, whoever puts one there meanwhile.
+    """
+    if os.open not in os.supports_dir_fd:
+        return open_plain(folder / key, follow=False)
+    *parts, name = key.split("/")
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts:
+            above, at = at, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(above)
+        return open_plain(name, follow=False, at=at)
+    finally:
+        os.close(at)
+
+
+def by_descriptor(descriptor: int) -> Path | None:
+    """A path that leads to what a descriptor leads to, whatever has its name by now; None where there is none."""
+    path = Path(f"/dev/fd/{descriptor}")
+    return path if identity(path) == identity(descriptor) is not None else None
 
 
 _OUT_OF_THE_WAY = 900

@@ -298,3 +298,20 @@ def test_a_file_that_was_put_in_the_place_of_the_log_is_not_written_to(tmp_path:
     (folder / "events.sqlite").hardlink_to(mine)
     finalize(folder, Program(exit=0))
     assert mine.read_bytes() == before
+
+
+def test_a_log_that_becomes_a_link_while_it_is_opened_is_not_read(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    shutil.copytree(recording, secrets)
+
+    def swap(file: Path) -> None:
+        file.unlink(missing_ok=True)
+        file.symlink_to(secrets / file.name)
+
+    monkeypatch.setattr("torchsan.recording.log.require_plain", swap)
+    with pytest.raises(RecordingError, match="not a plain file"):
+        Reader(recording)
+    monkeypatch.undo()
+    Reader(secrets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -348,6 +349,32 @@ def test_what_is_no_plain_file_is_not_sent_and_that_is_said(tmp_path: Path) -> N
             send(folder, f"file://{tmp_path / f'there-{n}'}")
         sent = [path for path in (tmp_path / f"there-{n}").rglob("*") if path.is_file()]
         assert all(b"secret" not in path.read_bytes() for path in sent)
+
+
+@pytest.mark.parametrize("name", ["artifacts/z.py", "artifacts", "tensors/log", "tensors"])
+def test_what_becomes_a_link_while_a_recording_is_sent_is_not_followed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, secrets = made(tmp_path / "run"), tmp_path / "secrets"
+    for file in ("artifacts/a.py", "artifacts/z.py"):
+        (folder / file).write_text("public")
+    shutil.copytree(folder, secrets)
+    for path in secrets.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"secret")
+    put = RemoteFolder.put
+
+    def put_and_swap(self: RemoteFolder, key: str, file: Path) -> None:
+        put(self, key, file)
+        if not (folder / name).is_symlink():
+            (folder / name).rename(tmp_path / "away")
+            (folder / name).symlink_to(secrets / name)
+
+    monkeypatch.setattr(RemoteFolder, "put", put_and_swap)
+    with pytest.raises(TorchsanError):
+        send(folder, f"file://{tmp_path / 'there'}")
+    sent = [path for path in (tmp_path / "there").rglob("*") if path.is_file()]
+    assert sent and all(path.read_bytes() != b"secret" for path in sent)
 
 
 @pytest.mark.parametrize("name", ["events.sqlite", "events.sqlite-wal", "events.sqlite-journal"])

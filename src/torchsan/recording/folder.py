@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -198,13 +199,19 @@ def installed_version(package: str) -> str:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace `file` by `text`: whoever looks sees the old content or the new one, never half of it."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Replace `file` by `text`: whoever looks sees the old content or the new one, never half of it.
+
+    The name that it has first cannot be guessed, and is not opened if it is there: others may write to the folder.
+    """
+    temporary = file.with_name(f".torchsan-{secrets.token_hex(8)}.tmp")
+    with temporary.open("x", encoding="utf-8", errors="backslashreplace") as stream:
+        try:
+            stream.write(text)
+            stream.close()
+            temporary.replace(file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def read_plain(file: Path, limit: int) -> str:

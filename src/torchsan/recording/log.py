@@ -19,7 +19,7 @@ from pathlib import Path
 import xxhash
 
 from torchsan.errors import RecordingError
-from torchsan.files import high_descriptors, identity, unchanged
+from torchsan.files import high_descriptors, identity, open_plain, unchanged
 from torchsan.recording.folder import EVENTS
 
 _log = logging.getLogger(__name__)
@@ -238,7 +238,9 @@ def read_events(folder: Path) -> list[Row]:
                 return _read(file, "mode=ro" if wal or shm else "mode=ro&immutable=1")
         with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
             for part in _parts(file, "", "-wal"):
-                shutil.copyfile(part, Path(temporary, part.name))
+                source = os.fdopen(open_plain(part, follow=False), "rb")
+                with source, Path(temporary, part.name).open("xb") as copy:
+                    shutil.copyfileobj(source, copy)
             return _read(Path(temporary, EVENTS), "mode=ro")
     except _EmptyLogError:
         raise _nothing_recorded(folder) from None
@@ -255,6 +257,25 @@ def require_plain(file: Path) -> None:
             raise RecordingError(f"{part} is not a plain file; the recording is damaged", slug="no-recording")
 
 
+def open_log(file: Path, how: str) -> sqlite3.Connection:
+    """Open a log to be read. Raise RecordingError if it is none by itself, or became a link while it was looked at.
+
+    SQLite follows links, says whereto, and then opens no link any more.
+    """
+    require_plain(file)
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
+    try:
+        connection.text_factory = os.fsdecode
+        opened = Path(connection.execute("PRAGMA database_list").fetchone()[2])
+        connection.text_factory = str
+        if opened.name != file.name or os.path.realpath(opened.parent) != os.path.realpath(file.parent):
+            raise RecordingError(f"{file} is not a plain file; the recording is damaged", slug="no-recording")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class _EmptyLogError(Exception):
     """There is a database, and nothing in it."""
 
@@ -267,7 +288,7 @@ def _nothing_recorded(folder: Path) -> RecordingError:
 
 
 def _read(file: Path, how: str) -> list[Row]:
-    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
+    with closing(open_log(file, how)) as connection:
         # The pages of a hostile file can refer to each other without end. An honest byte takes less than a step.
         budget = iter(range(100 + _size(file) // 10_000))
         connection.set_progress_handler(lambda: next(budget, None) is None, 10_000)

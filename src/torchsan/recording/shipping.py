@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sqlite3
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from torchsan.errors import RecordingError, UsageError
+from torchsan.files import by_descriptor, moved_up, open_inside
 from torchsan.recording.folder import (
     ARTIFACT,
     ARTIFACTS,
@@ -35,7 +37,7 @@ from torchsan.recording.folder import (
     read_plain,
     write_atomically,
 )
-from torchsan.recording.log import require_plain
+from torchsan.recording.log import open_log
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +92,9 @@ class RemoteFolder:
             raise ValueError(f"{key} has {size} bytes")
         self._fs.get_file(path, str(file))
 
-    def differs(self, key: str, file: Path) -> bool:
-        """Return whether what is there under `key` is something else than `file`."""
-        return bool(self._fs.cat_file(f"{self._root}/{key}") != file.read_bytes())
+    def differs(self, key: str, data: bytes) -> bool:
+        """Return whether what is there under `key` is something else."""
+        return bool(self._fs.cat_file(f"{self._root}/{key}") != data)
 
     def list(self, folder: str = "") -> dict[str, tuple[str, int]]:
         """Return the kind (`file` or `directory`) and size of what is in `folder` by name; empty if there is none."""
@@ -264,7 +266,7 @@ def _require_own(folder: Path, remote: RemoteFolder, there: Container[str]) -> N
     """Raise UsageError unless the place is empty, or holds what was sent of this very folder before."""
     names = [key for key in _files(folder) if key.rpartition("/")[2] in (MANIFEST, _STORE)]
     if remote.list() and (
-        not any(key in there for key in names) or any(k in there and remote.differs(k, folder / k) for k in names)
+        not any(key in there for key in names) or any(k in there and remote.differs(k, _read(folder, k)) for k in names)
     ):
         raise UsageError(f"{remote.url} is not empty, and no copy of {folder}; choose another place", slug="out-exists")
 
@@ -303,7 +305,7 @@ def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], 
     """Send what is new since `sent`, which is kept up to date. What refers to other files goes after them."""
     for key in _once(folder):
         if key not in sent:
-            remote.put(key, folder / key)
+            _put(remote, folder, key)
             sent[key] = _state(folder / key)
     if not growing:
         return
@@ -315,14 +317,25 @@ def _send(folder: Path, remote: RemoteFolder, sent: dict[str, tuple[int, int]], 
             _send_events(folder, remote)
         elif key.endswith(".log"):
             # Its pack after it was read and before it is sent: what a line speaks of is there when it is.
-            data = (folder / key).read_bytes()
+            data = _read(folder, key)
             pack = key.removesuffix(".log") + ".pack"
             if _is_plain(folder / pack):
-                remote.put(pack, folder / pack)
+                _put(remote, folder, pack)
             remote.put_bytes(key, data)
         else:
-            remote.put(key, folder / key)
+            _put(remote, folder, key)
         sent[key] = state
+
+
+def _put(remote: RemoteFolder, folder: Path, key: str) -> None:
+    """Send a file that was a plain one when it was looked at. What is a link by now is not followed."""
+    with os.fdopen(moved_up(open_inside(folder, key)), "rb") as file:
+        remote.put(key, by_descriptor(file.fileno()) or folder / key)
+
+
+def _read(folder: Path, key: str) -> bytes:
+    with os.fdopen(open_inside(folder, key), "rb") as file:
+        return file.read()
 
 
 _STORE = "torchsan-store.json"
@@ -372,11 +385,9 @@ def _state(file: Path) -> tuple[int, int]:
 
 def _send_events(folder: Path, remote: RemoteFolder) -> None:
     """Send the event log as it is now, in one file, while its program goes on writing."""
-    require_plain(folder / EVENTS)
     with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
         copy = Path(temporary, EVENTS)
-        source = f"{(folder / EVENTS).absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(source, uri=True)) as log_, closing(sqlite3.connect(copy)) as target:
+        with closing(open_log(folder / EVENTS, "mode=ro")) as log_, closing(sqlite3.connect(copy)) as target:
             log_.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")
         remote.put(EVENTS, copy)

@@ -23,9 +23,12 @@ class Loads:
     files: tuple[Path, ...] = ()
 
     def copy_to(self, folder: Path) -> None:
-        """Put the files where a script finds them."""
+        """Put the files where a script finds them, in the place of what is there, be it a link."""
         for file in self.files:
-            shutil.copyfile(file, folder / file.name)
+            place = folder / file.name
+            if not place.exists() or not file.samefile(place):
+                place.unlink(missing_ok=True)
+                shutil.copyfile(file, place)
 
 
 def parse_loads(words: Iterable[str]) -> Loads:

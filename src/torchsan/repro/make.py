@@ -107,7 +107,7 @@ class _Maker:
                 target.put_many(script.data)
         elif script.data:
             write_safetensors(folder / "data.safetensors", script.data)
-        (folder / "repro.py").write_text(script.text, encoding="utf-8")
+        write_atomically(folder / "repro.py", script.text)
         return script.text
 
     def _shows(self, candidate: Exhibit, folder: Path, limit: float) -> bool:
