@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,38 @@ def test_a_folder_that_is_a_link_is_not_collected(store: Path, documents: Path, 
         except StoreError:
             assert name != "damaged"
     assert contents(documents) == before
+
+
+@pytest.mark.parametrize("what", ["", "blobs", "blobs/*"])
+def test_a_folder_that_becomes_a_link_while_it_is_collected_is_not_followed(
+    store: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path / "mine") as mine:
+        mine.put_many({"a": torch.arange(100_000), "b": torch.arange(200_000)})
+    with Store(store) as theirs:  # They know what I have.
+        theirs.put_many({"a": torch.arange(100_000), "b": torch.arange(200_000)})
+        theirs.delete("a")
+        theirs.delete("b")
+    swapped: list[Path] = []
+
+    def swap(*_: object) -> None:
+        places = list(store.glob(what)) if what else [store]
+        for n, place in enumerate([] if swapped else places):
+            twin = tmp_path / "mine" / place.relative_to(store)
+            if twin.exists():
+                place.rename(tmp_path / f"away-{n}")
+                place.symlink_to(twin)
+                swapped.append(place)
+        monkeypatch.undo()
+        raise FileNotFoundError  # Another collection is at work: this one begins again.
+
+    monkeypatch.setattr("torchsan.store.upkeep._check_independence", swap)
+    with Store(store) as theirs, suppress(StoreError):
+        theirs.gc(grace=0.0)
+    assert swapped
+    with Store(tmp_path / "mine") as mine:
+        assert mine.fsck()
+        assert torch.equal(mine.get("b"), torch.arange(200_000))
 
 
 @pytest.mark.parametrize("flags", [[], ["--drop-damaged"]])

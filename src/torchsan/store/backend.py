@@ -119,8 +119,11 @@ class Backend(Protocol):
         """Remove the file `key`, if it is there."""
         ...
 
-    def collecting(self) -> AbstractContextManager[None]:
-        """Keep other collections out while inside, where that can be: they would only make each other begin again."""
+    def collecting(self) -> AbstractContextManager[Backend]:
+        """Keep other collections out while inside, where that can be: they would only make each other begin again.
+
+        What it gives is to be collected: the same store, whose folders are what they were, where that can be.
+        """
         ...
 
     def close(self) -> None:

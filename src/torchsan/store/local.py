@@ -231,8 +231,8 @@ class LocalBackend(Backend):
 
     def create(self, key: str, data: bytes) -> None:
         """Write the file `key`. It is always synced: the loss of one small file could cost the store."""
+        self._folder(key.rpartition("/")[0]).mkdir(parents=True, exist_ok=True)
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{path.name}.{secrets.token_hex(8)}.tmp"
         try:
             with temporary.open("xb") as file:
@@ -376,31 +376,34 @@ class LocalBackend(Backend):
 
     def leftovers(self, age: float) -> Iterable[str]:
         now = time.time()
-        found = [path for path in self._folder("tmp").glob("*") if _TEMPORARY.fullmatch(path.name)]
-        found += [p for f in (self._root, self._folder("log")) for p in f.glob("*.tmp") if _BEGUN.fullmatch(p.name)]
-        for path in found:
+        found = [f"tmp/{path.name}" for path in self._folder("tmp").glob("*") if _TEMPORARY.fullmatch(path.name)]
+        for at in ("", "log/"):
+            begun = [path.name for path in self._folder(at.rstrip("/")).glob("*.tmp")]
+            found += [at + name for name in begun if _BEGUN.fullmatch(name)]
+        for key in found:
             with contextlib.suppress(FileNotFoundError):
                 # Not the modification time, which is set before the file gets its name.
-                if now - path.lstat().st_ctime >= age:
-                    yield path.relative_to(self._root).as_posix()
+                if now - self._path(key).lstat().st_ctime >= age:
+                    yield key
 
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def collecting(self) -> Iterator[None]:
-        """A lock on the manifest, which goes with its process. Where there are no locks, or in vain, without."""
-        descriptor = None
-        try:
-            descriptor = open_plain(self._path(MANIFEST), follow=False)
-            _lock(descriptor)
-        except (ImportError, OSError):
-            pass
-        try:
-            yield
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    def collecting(self) -> Iterator[Backend]:
+        """A lock on the manifest, which goes with its process. Where there are no locks, or in vain, without.
+
+        The folders are held while they are collected: a link that is put in their place meanwhile leads nowhere.
+        """
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(ImportError, OSError):
+                descriptor = open_plain(self._path(MANIFEST), follow=False)
+                held.callback(os.close, descriptor)
+                _lock(descriptor)
+            if _HELD.exists():
+                yield held.enter_context(contextlib.closing(_HeldBackend(self.url, durable=self._durable)))
+            else:
+                yield self
 
     def close(self) -> None:
         self._leave_segment()
@@ -425,3 +428,54 @@ class LocalBackend(Backend):
                     raise OSError(errno.ELOOP, "a link in the place of a folder of the store", str(path))
             self._folders[key] = path
         return self._folders[key]
+
+
+_HELD = Path("/proc/self/fd")
+"""Where a descriptor of a folder is a path to it, whatever has its name by now."""
+_MOST_HELD = 64
+"""Descriptors: there are up to 256 folders of blobs. Nothing uses more than two at a time."""
+
+
+class _HeldBackend(LocalBackend):
+    """A store whose folders are opened once, by one thread, and then used by their descriptors."""
+
+    def __init__(self, path: str, *, durable: bool) -> None:
+        super().__init__(path, durable=durable)
+        self._held: dict[str, tuple[int, tuple[int, int] | None]] = {}
+        self._hold("", os.open(self._root, os.O_RDONLY | os.O_DIRECTORY))
+
+    def close(self) -> None:
+        super().close()
+        for key in list(self._held):
+            self._let_go(key)
+
+    def _folder(self, key: str) -> Path:
+        """A path to the folder `key` as it was when it was first asked for; one to where it would be, if it is not."""
+        if key not in self._held:
+            above, _, name = key.rpartition("/")
+            place = self._folder(above) / name
+            try:
+                self._hold(key, os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+            except FileNotFoundError:
+                return place
+            except NotADirectoryError:
+                if not place.is_symlink():
+                    return place
+                link = str(self._root / key)
+                raise OSError(errno.ELOOP, "a link in the place of a folder of the store", link) from None
+        number, folder = self._held[key]
+        if identity(number) != folder:
+            raise OSError(errno.EBADF, "the program closed a descriptor that it did not open")
+        return _HELD / str(number)
+
+    def _hold(self, key: str, descriptor: int) -> None:
+        number = moved_up(descriptor)
+        self._held[key] = number, identity(number)
+        shards = [k for k in self._held if k.count("/")]
+        if len(shards) > _MOST_HELD:
+            self._let_go(shards[0])
+
+    def _let_go(self, key: str) -> None:
+        number, folder = self._held.pop(key)
+        if identity(number) == folder:
+            os.close(number)

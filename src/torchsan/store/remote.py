@@ -153,8 +153,8 @@ class RemoteBackend(Backend):
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._prefix + key)
 
-    def collecting(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # There are no locks.
+    def collecting(self) -> contextlib.AbstractContextManager[Backend]:
+        return contextlib.nullcontext(self)  # There are no locks.
 
     def close(self) -> None:
         """Nothing is kept open."""

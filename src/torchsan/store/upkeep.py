@@ -139,10 +139,10 @@ class GcReport:
 
 def collect(backend: Backend, *, drop_damaged: bool, grace: float, progress: Progress | None) -> GcReport:
     """Collect the store. Raise StoreError, with nothing removed, if it is damaged and `drop_damaged` is not set."""
-    with backend.collecting():
+    with backend.collecting() as held:
         for attempt in range(_ATTEMPTS):
             try:
-                return _collect(backend, drop_damaged=drop_damaged, grace=grace, progress=progress)
+                return _collect(held, drop_damaged=drop_damaged, grace=grace, progress=progress)
             except FileNotFoundError:
                 time.sleep(random.random() * 0.02 * attempt)  # another collection is at work; let it finish
     raise StoreError(f"another collection is at work in {backend.url}; try again later", slug="store-busy")
