@@ -130,7 +130,8 @@ def local_copy(path: str) -> Iterator[Path]:
         yield here
         return
     with tempfile.TemporaryDirectory(prefix="torchsan-") as temporary:
-        folder = Path(temporary, path.rstrip("/").rpartition("/")[2] or "recording")
+        name = path.rstrip("/").rpartition("/")[2]
+        folder = Path(temporary, name if name.strip(".") else "recording")
         try:
             _fetch(path, folder)
         except RecordingError:

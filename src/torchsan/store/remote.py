@@ -7,6 +7,7 @@ as an unfinished line, a blob by its size.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -33,6 +34,28 @@ _CHEAP = 64 << 10
 """Bytes that cost about as much to fetch as to ask for their size."""
 
 
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what a library for some protocol raises as OSError: many have errors of their own, and all mean that."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as e:
+        raise OSError(errno.EIO, f"{type(e).__name__}: {e}") from e
+
+
+class _Translated:
+    """A file system whose methods raise OSError, and nothing else."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(self._fs, name)
+        return _translated()(method)
+
+
 class RemoteBackend(Backend):
     """A store behind an fsspec URL."""
 
@@ -40,9 +63,10 @@ class RemoteBackend(Backend):
         self.url = url
         try:
             # Listings that are cached would hide what other writers put.
-            self._fs, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **storage_options})
+            fs, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **storage_options})
         except (ImportError, ValueError) as e:
             raise StoreError(f"cannot open {url}: {e}", slug="bad-url") from e
+        self._fs = _Translated(fs)
         self._prefix = root.rstrip("/") + "/"
 
     def read_small(self, key: str, limit: int) -> bytes | None:
@@ -67,7 +91,7 @@ class RemoteBackend(Backend):
             infos = self._fs.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        return {info["name"].rpartition("/")[2]: info["size"] or 0 for info in infos if info["type"] == "file"}
+        return {info["name"].rpartition("/")[2]: int(info["size"] or 0) for info in infos if info["type"] == "file"}
 
     def size(self, key: str) -> int | None:
         path = self._prefix + key
@@ -105,7 +129,7 @@ class RemoteBackend(Backend):
         if not self.holds(digest, source.nbytes):
             path = self._prefix + blob_key(digest)
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            with self._fs.open(path, "wb") as file:
+            with _translated(), self._fs.open(path, "wb") as file:
                 for chunk in chunks(source):
                     file.write(chunk)
         return digest
