@@ -98,7 +98,7 @@ def test_a_kernel_that_makes_inf_of_numbers_shows_what_it_had() -> None:
     (index,) = [tuple(i["at"]) for i in finding.evidence["inputs"]]
     assert finding.evidence["inputs"][0]["value"] == pytest.approx(x[index].item())
     assert index == tuple(finding.evidence["first_bad"])
-    assert any(f"from x[" in line for line in finding.evidence["text"]), finding.evidence["text"]
+    assert any("from x[" in line for line in finding.evidence["text"]), finding.evidence["text"]
     assert "linspace" not in finding.source[0].code
     assert "x.exp()" in finding.source[0].code
 
