@@ -94,9 +94,7 @@ class Referee:
         with conduct.watched():
             args, self._make = task.inputs()
             if not isinstance(args, tuple):
-                raise UsageError(
-                    "the inputs are a tuple of arguments, or a function from a seed to one", slug="bad-inputs"
-                )
+                raise UsageError("inputs are a tuple of arguments, or a function from a seed to one", slug="bad-inputs")
             right = task.reference(args)
         self.deeds = conduct.deeds
         self.referenced = not isinstance(right, Nothing)

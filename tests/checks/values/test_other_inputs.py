@@ -54,7 +54,7 @@ def test_a_minimum_that_starts_too_low_is_found_where_an_element_is_smaller() ->
     assert "aten.amin.default" in finding.ops
     assert finding.evidence["filled"] == {"arg0_1": 6}
     assert (finding.evidence["compiled"], finding.evidence["eager"]) == (3, 13)
-    assert "on other data than this call's" in finding.message
+    assert "with other data; those of this call hide it" in finding.message
 
 
 def test_a_maximum_that_starts_too_high_is_found_where_an_element_is_larger() -> None:

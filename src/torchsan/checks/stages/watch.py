@@ -17,6 +17,7 @@ import torch.fx
 from torchsan.checks.collector import Build
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import (
+    Difference,
     because_of,
     difference_finding,
     flip_note,
@@ -256,24 +257,30 @@ class StagesWatch:
             made = search.overlapping[0]
             self._blame(Culprit(graph=made, differences=tuple(differences), arithmetic=Arithmetic.EAGER), search)
         elif differences:
-            imprecise = differences[0].kind is Kind.PRECISION_LOSS
-            cause = self._blamed()
-            severity = Severity.WARNING if imprecise or cause else Severity.ERROR
-            what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
-            about = search.computing(differences[0].name)
-            fields: dict[str, Any] = {"stage": Stage.KERNEL, "graph": self._ref(direction)}
-            flip = None if cause else self._flip() or self._flipped(actual, names, search, direction)
-            if flip is not None:
-                what, fields = because_of(flip, what)
-            make = partial(difference_finding, what, differences, about=about, severity=severity, **fields)
-            moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
-            self._found(
-                Stage.KERNEL, None, search, lambda: following(order_finding(make(), moved) if moved else make(), cause)
-            )
+            self._blame_code(actual, search, direction, differences, names)
         elif self._flip() is None and (note := self._flipped(actual, names, search, direction)) is not None:
             self._found(Stage.KERNEL, "flip", search, lambda: note)
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
+
+    def _blame_code(
+        self, actual: Results, search: Search, direction: Direction, differences: list[Difference], names: list[str]
+    ) -> None:
+        """No graph is to blame: what was made of the last one is, or a kernel of it that chose otherwise."""
+        imprecise = differences[0].kind is Kind.PRECISION_LOSS
+        cause = self._blamed()
+        severity = Severity.WARNING if imprecise or cause else Severity.ERROR
+        what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
+        about = search.computing(differences[0].name)
+        fields: dict[str, Any] = {"stage": Stage.KERNEL, "graph": self._ref(direction)}
+        flip = None if cause else self._flip() or self._flipped(actual, names, search, direction)
+        if flip is not None:
+            what, fields = because_of(flip, what)
+        make = partial(difference_finding, what, differences, about=about, severity=severity, **fields)
+        moved = self._in_words(r for found in self._launches.values() for r in found) if not imprecise else []
+        self._found(
+            Stage.KERNEL, None, search, lambda: following(order_finding(make(), moved) if moved else make(), cause)
+        )
 
     def _flipped(self, actual: Results, names: list[str], search: Search, direction: Direction) -> Finding | None:
         """The note of results that are others than eager's because an operator between may go either way, if any."""
