@@ -132,6 +132,14 @@ def test_a_page_that_cannot_be_written_is_said_before_the_tests(project: Project
     result.stderr.fnmatch_lines(["ERROR: cannot write --torchsan-report missing/page.html*"])
 
 
+def test_a_recording_that_cannot_be_written_is_one_error_that_says_so(project: Project) -> None:
+    project.makepyfile("def test_it(): pass")
+    (project.path / "torchsan-runs").write_text("mine")
+    result = project.runpytest("--torchsan")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["torchsan: cannot write a recording to *choose another folder with --out*"])
+
+
 def test_without_the_flag_only_what_is_marked_or_takes_the_fixture_is_checked(project: Project) -> None:
     project.makepyfile(
         """

@@ -88,10 +88,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Open the test's session before its fixtures are made, since they may compile."""
     if not _asked(item):
         return (yield)
+    from torchsan.errors import TorchsanError
     from torchsan.pytest_run import CheckedTest
 
     checked = item.stash[_CHECKED] = CheckedTest(item, item.config.stash[_RUN_NAME], item.get_closest_marker(MARKER))
-    checked.open()
+    try:
+        checked.open()
+    except TorchsanError as e:  # Such as a folder that cannot be written to.
+        yield  # The setup of other plugins: their teardown relies on it.
+        pytest.fail(f"torchsan: {e}", pytrace=False)
     try:
         return (yield)
     except BaseException:
