@@ -177,3 +177,8 @@ def test_what_stays_missing_is_damage(store: Path) -> None:
     with pytest.raises(StoreError, match="the data of tensor 'gone'"):
         Store(store).gc()
     assert Store(store).gc(drop_damaged=True).dropped == ("gone",)
+
+
+def test_a_store_that_nothing_was_put_into_is_collected(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        assert store.gc().blobs == 0

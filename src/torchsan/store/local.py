@@ -400,7 +400,7 @@ class LocalBackend(Backend):
                 descriptor = open_plain(self._path(MANIFEST), follow=False)
                 held.callback(os.close, descriptor)
                 _lock(descriptor)
-            if _HELD.exists():
+            if _HELD.exists() and self._root.is_dir():  # Nothing is there before the first put.
                 yield held.enter_context(contextlib.closing(_HeldBackend(self.url, durable=self._durable)))
             else:
                 yield self
