@@ -417,3 +417,11 @@ def made(folder: Path) -> Path:
     writer.close()
     finalize(folder, Program(exit=0))
     return folder
+
+
+@pytest.mark.parametrize("end", ["..", ".", "../"])
+def test_the_copy_of_a_url_that_ends_in_dots_stays_in_its_own_folder(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchsan.recording.shipping._fetch", lambda path, folder: folder.mkdir())
+    with local_copy(f"memory://runs/{end}") as folder:
+        assert folder.name == "recording"
+        assert ".." not in folder.parts

@@ -17,7 +17,7 @@ from torchsan.errors import RecordingError, UsageError
 from torchsan.graphs.rebuild import find_operator
 from torchsan.recording import Reader, Writer, finalize
 from torchsan.records import Exhibit, OperatorCall
-from torchsan.repro.exhibits import choose_finding, read_exhibit, require_modules
+from torchsan.repro.exhibits import Loads, choose_finding, read_exhibit, require_modules
 from torchsan.repro.render import render
 from torchsan.repro.values import Tensors
 from torchsan.store import Store
@@ -186,3 +186,16 @@ def test_an_argument_that_is_no_value_of_its_kind_is_not_written(tmp_path: Path)
 )
 def test_only_settings_that_change_what_is_generated_are_set(name: str, value: Any, settable: bool) -> None:
     assert is_settable(name, value) is settable
+
+
+def test_a_link_in_the_place_of_a_copied_module_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    mine, module, folder = tmp_path / "mine.txt", tmp_path / "library.py", tmp_path / "out"
+    mine.write_text("mine")
+    module.write_text("import torch\n")
+    folder.mkdir()
+    (folder / "library.py").symlink_to(mine)
+    for _ in range(2):
+        Loads(files=(module,)).copy_to(folder)
+    assert mine.read_text() == "mine"
+    assert not (folder / "library.py").is_symlink()
+    assert (folder / "library.py").read_text() == "import torch\n"

@@ -55,3 +55,28 @@ def test_a_remote_place_that_fails_with_errors_of_its_own_is_no_bug_of_torchsan_
             with Store("torchsan-failing://bucket/store") as store:
                 assert all(torch.equal(store.get(name), t) for name, t in kept.items())
     assert failures > 20
+
+
+class _Texts(MemoryFileSystem):  # type: ignore[misc]  # it has no types
+    """Says sizes as texts, as some servers do."""
+
+    protocol = "torchsan-texts"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        found = super().info(path, **kwargs)
+        return {**found, "size": str(found["size"])}
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        found = super().ls(path, detail=detail, **kwargs)
+        return [{**each, "size": str(each["size"])} for each in found] if detail else found
+
+
+def test_sizes_that_a_place_says_as_texts_are_numbers() -> None:
+    fsspec.register_implementation("torchsan-texts", _Texts, clobber=True)
+    with Store("torchsan-texts://bucket/store") as store:
+        store.put("x", torch.zeros(100_000))
+        assert not store.fsck().problems
+        assert store.gc().dropped == ()
+        assert torch.equal(store.get("x"), torch.zeros(100_000))
