@@ -19,7 +19,7 @@ from torchsan.reference.autograd_region import Region
 from torchsan.reference.calls import Computing, share_memory
 from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, waiting
 from torchsan.reference.reachable import Reachable, reachable, returned
-from torchsan.reference.wire import NoAnswer, ask, receive, send
+from torchsan.reference.wire import NoAnswer, ask, in_one_line, receive, send
 from torchsan.tensors import digest
 from torchsan.torch_internals.compiled_calls import running_eagerly, unwrapped
 from torchsan.torch_internals.operators import random_state
@@ -59,6 +59,17 @@ class After:
 
 class TwinFailed(Exception):
     """There is no answer; the message says why."""
+
+
+class TwinRaised(TwinFailed):
+    """The user's Python ended with an exception: `error`, in one line."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"it raises {self.error}"
 
 
 class Call:
@@ -223,8 +234,9 @@ def _once_more(
 
 
 def _failure(error: BaseException) -> TwinFailed:
-    text = str(error).strip().partition("\n")[0][:200]
-    return TwinFailed(text if isinstance(error, Refused) else f"it raises {type(error).__name__}: {text}")
+    if isinstance(error, Refused):
+        return TwinFailed(str(error).strip().partition("\n")[0][:200])
+    return TwinRaised(in_one_line(error))
 
 
 def _ask(end: socket.socket, question: Any) -> Any:

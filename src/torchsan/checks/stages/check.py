@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchsan.checks.collector import Build, Collector
     from torchsan.checks.stages.gradients import EagerGradients
     from torchsan.checks.stages.referee import CaptureReferee
+    from torchsan.checks.stages.refusals import Refusals
     from torchsan.checks.stages.storages import Reordered
     from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
@@ -47,12 +48,19 @@ class StagesCheck(Observer):
         self._referee: CaptureReferee | None = None
         self._pace = Pace()
         self._eager_gradients: EagerGradients | None = None
+        self._refusals: Refusals | None = None
 
     def _gradients(self) -> EagerGradients:
         from torchsan.checks.stages.gradients import EagerGradients
 
         self._eager_gradients = self._eager_gradients or EagerGradients()
         return self._eager_gradients
+
+    def _refused(self) -> Refusals:
+        from torchsan.checks.stages.refusals import Refusals
+
+        self._refusals = self._refusals or Refusals()
+        return self._refusals
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -76,6 +84,7 @@ class StagesCheck(Observer):
                 ),
                 flip=lambda: self._flip(lambda f: True),
                 eager_gradients=self._gradients(),
+                refusals=self._refused(),
             )
         return self._referee.watcher(fn, compiled)
 
@@ -146,6 +155,7 @@ class StagesCheck(Observer):
             flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
             eager_gradients=self._gradients(),
+            refusals=self._refused(),
         )
 
     def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:

@@ -32,6 +32,7 @@ from torchsan.reference.aside import aside
 from torchsan.reference.calls import RepeatableCall, Results, named_outputs
 from torchsan.reference.flips import Flip, find_flip
 from torchsan.reference.judge import Outcome, as_near_as_eager
+from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,15 @@ class Search:
     def reference(self) -> Results:
         """Dynamo's graph, in the program's dtypes, with the program's random numbers."""
         return self._run(self._top, None)
+
+    @property
+    def refusal(self) -> Exception | None:
+        """What Dynamo's graph raises on these inputs, if it does."""
+        try:
+            _ = self.reference
+        except Exception as e:  # noqa: BLE001  # whatever an operator makes of these arguments
+            return e
+        return None
 
     @property
     def exact(self) -> Results | None:
@@ -237,6 +247,35 @@ class Search:
             log.debug("could not follow the writes", exc_info=True)
             return (), False
 
+    def accepting(self, error: str) -> tuple[StageGraph | None, list[torch.fx.Node]]:
+        """The first graph that runs where Dynamo's raises this error, and its nodes from the line that raises it.
+
+        If none runs, None and the node of the last one that raises it.
+        """
+        refusing = self._refusing(self._top, error)
+        trace = refusing[0].meta.get("stack_trace") if refusing else None
+        for graph in self._graphs:
+            nodes = self._refusing(graph, error)
+            if nodes is None:
+                calls = [n for n in graph.changed.graph.nodes if n.op.startswith("call_")]
+                return graph, [n for n in calls if n.meta.get("stack_trace") == trace] or refusing or []
+            refusing = nodes or refusing
+        return None, refusing or []
+
+    def _refusing(self, graph: StageGraph, error: str) -> list[torch.fx.Node] | None:
+        """The node of a graph that raises this error; none if it raises another, None if it raises nothing."""
+        ran: set[torch.fx.Node] = set()
+
+        def run() -> list[torch.fx.Node] | None:
+            try:
+                self._execute(graph, None, seen=lambda node, _: ran.add(node))
+            except Exception as e:  # noqa: BLE001  # which one is what is asked
+                left = [n for n in graph.changed.graph.nodes if n.op.startswith("call_") and n not in ran]
+                return left[:1] if in_one_line(e) == error else []
+            return None
+
+        return self._aside(run)
+
     def computing(self, name: str) -> list[torch.fx.Node]:
         """The nodes of the last graph that came from the line which computes a result; all if that is not known."""
         last = self._graphs[-1] if self._graphs else self._top
@@ -345,7 +384,7 @@ class Search:
             if _OVERLAP in str(e):
                 self.overlapping.append(graph)
             if graph is not self._top:
-                reason = str(e) if isinstance(e, Unavailable) else _short(e)
+                reason = str(e) if isinstance(e, Unavailable) else in_one_line(e)
                 self._skipped(f"the graph after {graph.changed.label or graph.stage} cannot be run: {reason}")
             return None
 
@@ -411,10 +450,6 @@ def _settled(difference: Difference) -> bool:
 def _equal(a: Results, b: Results, name: str) -> bool:
     x, y = a.tensors.get(name), b.tensors.get(name)
     return x is not None and y is not None and x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 
 def _is_double(graph: torch.fx.Graph) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torchsan.checks.stages.capture import source_of
 from torchsan.checks.stages.findings import Difference, because_of, difference_finding
 from torchsan.checks.stages.gradients import EagerGradients
+from torchsan.checks.stages.refusals import Refusals
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
 from torchsan.options import Calls
@@ -21,7 +22,7 @@ from torchsan.records import Finding, Severity, Stage
 from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.isolation import obstacle
 from torchsan.reference.reachable import fingerprint, returned
-from torchsan.reference.twin import After, Call, Twin, TwinFailed
+from torchsan.reference.twin import After, Call, Twin, TwinFailed, TwinRaised
 from torchsan.torch_internals.compile_stages import backward_is_traced
 from torchsan.torch_internals.operators import outside_modes, start_autograd, undisturbed
 from torchsan.watch.operators import between_calls
@@ -42,7 +43,7 @@ class CaptureReferee:
     """Makes a watch for each compiled function.
 
     `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
-    `eager_gradients` is what was captured, in the backward under way.
+    `eager_gradients` is what was captured, in the backward under way, `refusals` what graphs would not run.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class CaptureReferee:
         explained: Callable[[], int],
         flip: Callable[[], Finding | None],
         eager_gradients: EagerGradients,
+        refusals: Refusals,
     ) -> None:
         self.calls = calls
         self.pace = pace
@@ -62,6 +64,7 @@ class CaptureReferee:
         self._explained = explained
         self._flip = flip
         self.eager_gradients = eager_gradients
+        self.refusals = refusals
         self._pending: list[weakref.ref[Twin]] = []
 
     def known(self) -> Known:
@@ -130,6 +133,7 @@ class FunctionWatch:
             return self._compiled(*args, **kwargs)
         call, twin = begun
         known = self._referee.known()
+        self._referee.refusals.forget()
         try:
             result = self._compiled(*args, **kwargs)
         except BaseException:
@@ -164,7 +168,13 @@ class FunctionWatch:
     def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
         with undisturbed():
             mine, _ = call.after(result, lambda _name, _t: True)
-            theirs = twin.after()
+            try:
+                theirs = twin.after()
+            except TwinRaised as e:
+                if not self._refused(e.error):
+                    raise
+                twin.close()
+                return
             differences = unlike(mine, theirs)
             comparable = mine.random == theirs.random
             if comparable:
@@ -228,6 +238,11 @@ class FunctionWatch:
     def _captured(self, leaves: Mapping[str, weakref.ref[torch.Tensor]], name: str) -> torch.Tensor | None:
         """The gradient of a leaf as what Dynamo captured gives it."""
         return self._referee.eager_gradients.of(leaves[name]()) if name in leaves else None
+
+    def _refused(self, error: str) -> bool:
+        """Report that the program raises this and the compiled call did not, if a graph of it raises it, too."""
+        self._done = self._done or self._referee.refusals.confirm(error)
+        return self._done
 
     def _found(self, differences: list[Difference], known: Known) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""

@@ -31,6 +31,7 @@ from torchsan.checks.stages.gradients import Backward, EagerGradients
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import calls_users_code, launches_users_kernels, maybe_mutated
+from torchsan.checks.stages.refusals import Refusals, no_result, refusal_finding
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError
 from torchsan.recording.flight import Flight
@@ -45,6 +46,7 @@ from torchsan.reference.judge import (
     is_another,
     relative_error,
 )
+from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
 from torchsan.watch.pace import Attention
@@ -59,7 +61,8 @@ class StagesWatch:
     else looks at the compiled code itself, `blamed` which error that has found in it, `noted` whether it has noted
     a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
     `launches` are reads and writes that changed places in the generated program. `flight` is told when a graph is run,
-    `eager_gradients` what it gives for parameters, if the compiled code gives the same.
+    `eager_gradients` what it gives for parameters, if the compiled code gives the same; `refusals` which calls it does
+    not run and the compiled code does.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class StagesWatch:
         unchecked: Callable[[str], None],
         flight: Flight | None,
         eager_gradients: EagerGradients,
+        refusals: Refusals,
     ) -> None:
         self.attention = attention
         self._stages = stages
@@ -95,13 +99,14 @@ class StagesWatch:
         self._order = EffectOrder(stages)
         self._unchecked = unchecked
         self._eager_gradients = eager_gradients
+        self._refusals = refusals
         self._users_kernels = launches_users_kernels(stages)
         self._users_code = calls_users_code(stages)
         graph = stages.dynamo.snapshots[0].graph
         self._mutated = maybe_mutated(graph)
         self._names = [_readable(n.name) for n in graph.nodes if n.op == "placeholder"]
         self._raw_names = [f"input {n.name}" for n in graph.nodes if n.op == "placeholder"]
-        self._reported: set[tuple[Stage, str | None]] = set()
+        self._reported: set[tuple[Stage | None, str | None]] = set()
         self._noted: set[tuple[Stage, str | None]] = set()
         self._wrong = False
         self._first: tuple[Given, ...] | None = None
@@ -121,8 +126,11 @@ class StagesWatch:
         start = time.perf_counter()
         wanted = self.attention.wants(partial(_look, args))
         looked = time.perf_counter()
-        call = self._prepared(args, number) if wanted else None
+        refused: list[tuple[Search, Exception]] = []
+        call = self._prepared(args, number, refused) if wanted else None
         outputs = compiled(*args) if call is None else self._observed(args, call)
+        for search, error in refused:
+            self._refusals.note(in_one_line(error), partial(self._refused, search, in_one_line(error)))
         took = time.perf_counter() - looked
         if wanted:
             self.attention.checked(took)
@@ -147,7 +155,7 @@ class StagesWatch:
             self.skipped(f"whether rounding explains its results cannot be told: {e}")
         except Exception as e:  # a check that fails ends the check, never the user's job
             log.debug("stages check failed", exc_info=True)
-            self.skipped(f"torchsan failed: {_short(e)}")
+            self.skipped(f"torchsan failed: {in_one_line(e)}")
         return outputs
 
     def _marked(self, number: int) -> AbstractContextManager[None]:
@@ -155,8 +163,16 @@ class StagesWatch:
         graph = next(iter(self._refs.values()), None)
         return nullcontext() if self._flight is None or graph is None else self._flight.checking(graph, number)
 
-    def _prepared(self, args: tuple[Any, ...], number: int) -> tuple[Search, Backward | None] | None:
-        """What it takes to check this call; None if it is not to be checked, or cannot be."""
+    def _refused(self, search: Search, error: str) -> None:
+        """Report a call that the program refuses, as Dynamo's graph does, and that was made."""
+        with outside_modes(), torch.no_grad(), self._marked(search.call.number):
+            found = refusal_finding(search, error, self._stages.backend, self._ref, self._kernel_of)
+        self._found(found.stage, found.pass_, search, lambda: found, no_result)
+
+    def _prepared(
+        self, args: tuple[Any, ...], number: int, refused: list[tuple[Search, Exception]]
+    ) -> tuple[Search, Backward | None] | None:
+        """What it takes to check this call; None if it is not to be checked, or cannot be. `refused` if it raises."""
         try:
             reason = unsupported(args)
             if reason is not None:
@@ -169,13 +185,15 @@ class StagesWatch:
             call = RepeatableCall(args, self._names, self._mutated, number, **users)
             search = Search(self._stages, call, None, self.skipped)
             with self._marked(number):
-                _ = search.reference  # Before the program goes on and changes what it reads.
+                if (error := search.refusal) is not None:  # Before the program goes on and changes what it reads.
+                    refused.append((search, error))
+                    raise error
             return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
             # A kernel of the user's own is nobody's but theirs: that it was not run must not read as clean.
             tell = self._unchecked if self._users_kernels else self.skipped
-            tell(f"Dynamo's graph cannot be run on copies of the inputs: {_short(e)}")
+            tell(f"Dynamo's graph cannot be run on copies of the inputs: {in_one_line(e)}")
             return None
 
     def _gradients(self, call: RepeatableCall, actual: Results, cotangents: Mapping[str, torch.Tensor]) -> None:
@@ -316,14 +334,21 @@ class StagesWatch:
         # Inputs that did not overlap when it was compiled: no step changed any order, the graph is not for this call.
         return replace(named, kind=found.kind) if reused else named
 
-    def _found(self, stage: Stage, pass_: str | None, search: Search, make: Callable[[], Finding]) -> None:
+    def _found(
+        self,
+        stage: Stage | None,
+        pass_: str | None,
+        search: Search,
+        make: Callable[[], Finding],
+        exhibit: Build | None = None,
+    ) -> None:
         """Report, once for a step; one wrong step is enough to leave the later ones alone."""
         if (stage, pass_) not in self._reported:
             self._reported.add((stage, pass_))
             finding = replace(make(), call=search.call.number)
             self._wrong = stage is not Stage.KERNEL
             earlier = self._first if self._later else None
-            self._report(finding, partial(exhibit_of_call, self._stages, search, earlier))
+            self._report(finding, exhibit or partial(exhibit_of_call, self._stages, search, earlier))
 
     def _in_words(self, moved: Iterable[Reordered]) -> list[Reordered]:
         """The same, with inputs called as the user knows them, where AOTAutograd's are those of Dynamo's graph."""
@@ -403,7 +428,3 @@ def _readable(name: str) -> str:
     name = re.sub(r"^[lL]_|_$", "", name)
     name = re.sub(r"^self_modules_", "", name)
     return f"input {re.sub(r'_(?:parameters|buffers)_', '.', name).replace('_modules_', '.')}"
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

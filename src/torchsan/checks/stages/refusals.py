@@ -1,0 +1,59 @@
+"""Calls that PyTorch refuses and compiled code makes all the same: which step lost the refusal.
+
+Dynamo's graph may fail on copies of a call's inputs for reasons of torchsan's own. So it counts only if the user's own
+Python, run beside the compiled call, raises the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torchsan.checks.stages.findings import Difference, difference_finding, stage_finding
+from torchsan.checks.stages.localise import Search
+from torchsan.records import Direction, Finding, GraphRef, Kind, Severity, Stage
+from torchsan.reference.arithmetic import Unavailable
+
+Ref = Callable[[Direction], GraphRef | None]
+KernelOf = Callable[[GraphRef | None, str], str | None]
+
+
+class Refusals:
+    """What graphs refused in the compiled call under way, until it is known whether its Python does."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, Callable[[], None]] = {}
+
+    def forget(self) -> None:
+        """A call begins."""
+        self._reports.clear()
+
+    def note(self, error: str, report: Callable[[], None]) -> None:
+        """Let `report` be called if the program raises this error."""
+        self._reports.setdefault(error, report)
+
+    def confirm(self, error: str) -> bool:
+        """The program raises this. Report the graph that does, too; return whether there is one."""
+        report = self._reports.get(error)
+        if report is not None:
+            report()
+        return report is not None
+
+
+def refusal_finding(search: Search, error: str, backend: str, ref: Ref, kernel_of: KernelOf) -> Finding:
+    """Return the finding for a call that Dynamo's graph refuses with an error, and that was made."""
+    made, about = search.accepting(error)
+    what = f"it returns where the program raises {error}"
+    difference = Difference(name="the call", kind=Kind.WRONG_VALUES, message=what)
+    if made is not None:
+        return stage_finding(made, [difference], ref(made.direction), about)
+    graph = ref(Direction.FORWARD)
+    kernel = next((k for n in about if (k := kernel_of(graph, n.name)) is not None), None)
+    fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": Severity.ERROR, "graph": graph, "kernel": kernel}
+    what = f"the code that {backend} made does something else than the graph that it was given"
+    return difference_finding(what, [difference], about=about, **fields)
+
+
+def no_result(*_: Any) -> NoReturn:
+    """Why such a finding has no exhibit."""
+    raise Unavailable("eager refuses the call, so there is no result that a reproducer could compare with")
