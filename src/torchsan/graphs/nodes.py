@@ -73,6 +73,8 @@ def _operators(node: torch.fx.Node, *, decomposed: bool) -> Iterator[str]:
     elif node.op.startswith("call_") and not isinstance(target, str):
         module = str(getattr(target, "__module__", None) or "").removeprefix("_")
         yield f"{module}.{getattr(target, '__name__', target)}".lstrip(".")
+    elif node.op == "call_method":
+        yield f"Tensor.{target}"
     # Nobody's program calls Inductor's own operators.
     inductors = str(target).startswith("prims.")
     if (decomposed or inductors) and node.meta.get("original_aten") is not None:

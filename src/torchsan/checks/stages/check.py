@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from torchsan.checks.collector import Build, Collector
+    from torchsan.checks.stages.captured import Captured
     from torchsan.checks.stages.gradients import EagerGradients
     from torchsan.checks.stages.referee import CaptureReferee
     from torchsan.checks.stages.refusals import Refusals
@@ -49,6 +50,7 @@ class StagesCheck(Observer):
         self._pace = Pace()
         self._eager_gradients: EagerGradients | None = None
         self._refusals: Refusals | None = None
+        self._captured: Captured | None = None
 
     def _gradients(self) -> EagerGradients:
         from torchsan.checks.stages.gradients import EagerGradients
@@ -61,6 +63,12 @@ class StagesCheck(Observer):
 
         self._refusals = self._refusals or Refusals()
         return self._refusals
+
+    def _of_calls(self) -> Captured:
+        from torchsan.checks.stages.captured import Captured
+
+        self._captured = self._captured or Captured()
+        return self._captured
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -85,6 +93,7 @@ class StagesCheck(Observer):
                 flip=lambda: self._flip(lambda f: True),
                 eager_gradients=self._gradients(),
                 refusals=self._refused(),
+                captured=self._of_calls(),
             )
         return self._referee.watcher(fn, compiled)
 
@@ -156,6 +165,7 @@ class StagesCheck(Observer):
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
             eager_gradients=self._gradients(),
             refusals=self._refused(),
+            captured=self._of_calls(),
         )
 
     def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:

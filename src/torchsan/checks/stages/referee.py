@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 import torch
 
 from torchsan.checks.stages.capture import source_of
+from torchsan.checks.stages.captured import Captured, Statements
 from torchsan.checks.stages.findings import Difference, because_of, difference_finding
 from torchsan.checks.stages.gradients import EagerGradients
 from torchsan.checks.stages.refusals import Refusals
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError
+from torchsan.graphs.nodes import names_of
 from torchsan.options import Calls
 from torchsan.records import Finding, Severity, Stage
 from torchsan.reference.arithmetic import Unavailable
@@ -43,7 +45,8 @@ class CaptureReferee:
     """Makes a watch for each compiled function.
 
     `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
-    `eager_gradients` is what was captured, in the backward under way, `refusals` what graphs would not run.
+    `eager_gradients` is what was captured, in the backward under way, `refusals` what graphs would not run,
+    `captured` which did.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class CaptureReferee:
         flip: Callable[[], Finding | None],
         eager_gradients: EagerGradients,
         refusals: Refusals,
+        captured: Captured,
     ) -> None:
         self.calls = calls
         self.pace = pace
@@ -65,6 +69,7 @@ class CaptureReferee:
         self._flip = flip
         self.eager_gradients = eager_gradients
         self.refusals = refusals
+        self.captured = captured
         self._pending: list[weakref.ref[Twin]] = []
 
     def known(self) -> Known:
@@ -134,9 +139,11 @@ class FunctionWatch:
         call, twin = begun
         known = self._referee.known()
         self._referee.refusals.forget()
+        self._referee.captured.begin()
         try:
             result = self._compiled(*args, **kwargs)
         except BaseException:
+            self._referee.captured.end()
             twin.close()
             raise
         try:
@@ -150,6 +157,8 @@ class FunctionWatch:
             log.debug("capture referee failed", exc_info=True)
             self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
             twin.close()
+        finally:
+            self._referee.captured.end()
         return result
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Twin] | None:
@@ -167,7 +176,9 @@ class FunctionWatch:
 
     def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
         with undisturbed():
-            mine, _ = call.after(result, lambda _name, _t: True)
+            mine, tensors = call.after(result, lambda _name, _t: True)
+            leaves = call.region.leaves if call.region is not None else {}
+            statements = self._referee.captured.statements(tensors, leaves)
             try:
                 theirs = twin.after()
             except TwinRaised as e:
@@ -183,18 +194,20 @@ class FunctionWatch:
                 differences += apart(_different(mine, theirs), answers, told, self._usual)
         if not comparable:
             self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
-        if self._found(differences, known) or not comparable or call.region is None:
+        if self._found(differences, known, statements) or not comparable or call.region is None:
             twin.close()
             return
-        self._follow(call, twin, returned(result).tensors, known)
+        self._follow(call, twin, returned(result).tensors, known, statements)
 
-    def _follow(self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], known: Known) -> None:
+    def _follow(
+        self, call: Call, twin: Twin, outputs: Mapping[str, torch.Tensor], known: Known, statements: Statements
+    ) -> None:
         assert call.region is not None
         if backward_is_traced():
             twin.close()
             return
         leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
-        pending = partial(self._gradients, twin, known, leaves)
+        pending = partial(self._gradients, twin, known, statements, leaves)
         self._referee.pend(twin)
         self._referee.eager_gradients.await_for(twin)
         reason = call.region.follow(outputs, pending)
@@ -206,6 +219,7 @@ class FunctionWatch:
         self,
         twin: Twin,
         known: Known,
+        statements: Statements,
         leaves: Mapping[str, weakref.ref[torch.Tensor]],
         cotangents: dict[str, torch.Tensor],
         gradients: dict[str, torch.Tensor],
@@ -223,7 +237,7 @@ class FunctionWatch:
                         pairs[name] = (zeros if g is None else g, zeros if e is None else e)
                 answers = Answers(twin, (cotangents, autocast), None, partial(self._captured, leaves))
                 differences = apart(pairs, answers, set(), self._usual, "gradient of ")
-            self._found(differences, known)
+            self._found(differences, known, statements)
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -244,7 +258,7 @@ class FunctionWatch:
         self._done = self._done or self._referee.refusals.confirm(error)
         return self._done
 
-    def _found(self, differences: list[Difference], known: Known) -> bool:
+    def _found(self, differences: list[Difference], known: Known, statements: Statements) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
         if not differences:
             return False
@@ -252,11 +266,13 @@ class FunctionWatch:
         errors, flip = self._referee.known()
         if errors != known[0]:
             return True
-        fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": source_of(self._fn)}
+        about = statements.get(differences[0].name, [])
+        names = names_of(about, decomposed=True)
+        fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": (*names["source"], *source_of(self._fn))}
         what = f"{_WHAT}, in {self._name}"
         if flip is not None and flip is not known[1]:
             what, fields = because_of(flip, what)
-        self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, **fields))
+        self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, about=about, **fields))
         return True
 
 

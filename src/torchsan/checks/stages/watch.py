@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.collector import Build
+from torchsan.checks.stages.captured import Captured
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import (
     Difference,
@@ -62,7 +63,7 @@ class StagesWatch:
     a choice of a graph's that rounding decided. `kernel_of` gives the kernel that computes a node of a graph.
     `launches` are reads and writes that changed places in the generated program. `flight` is told when a graph is run,
     `eager_gradients` what it gives for parameters, if the compiled code gives the same; `refusals` which calls it does
-    not run and the compiled code does.
+    not run and the compiled code does, `captured` that it ran.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class StagesWatch:
         flight: Flight | None,
         eager_gradients: EagerGradients,
         refusals: Refusals,
+        captured: Captured,
     ) -> None:
         self.attention = attention
         self._stages = stages
@@ -100,6 +102,7 @@ class StagesWatch:
         self._unchecked = unchecked
         self._eager_gradients = eager_gradients
         self._refusals = refusals
+        self._captured = captured
         self._users_kernels = launches_users_kernels(stages)
         self._users_code = calls_users_code(stages)
         graph = stages.dynamo.snapshots[0].graph
@@ -129,6 +132,7 @@ class StagesWatch:
         refused: list[tuple[Search, Exception]] = []
         call = self._prepared(args, number, refused) if wanted else None
         outputs = compiled(*args) if call is None else self._observed(args, call)
+        self._captured.ran(self._stages, args, outputs)
         for search, error in refused:
             self._refusals.note(in_one_line(error), partial(self._refused, search, in_one_line(error)))
         took = time.perf_counter() - looked
