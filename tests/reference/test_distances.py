@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsan.reference.distances import away, near, same, scale
+from torchsan.reference.distances import are_counts, away, near, same, scale
 
 NAN, INF = float("nan"), float("inf")
 
@@ -30,3 +30,12 @@ def test_the_scale_is_that_of_most_elements_or_of_the_largest() -> None:
     assert scale(torch.tensor([0.0, 0.0, -5.0])) == 5.0
     assert scale(torch.zeros(3)) == 1.0
     assert scale(torch.zeros(0)) == 0.0
+
+
+def test_counts_are_small_whole_numbers_that_eager_has_right() -> None:
+    nine, ten = torch.tensor([9.0, 4.0]), torch.tensor([10.0, 5.0])
+    assert are_counts(ten, nine, nine)
+    assert not are_counts(ten + 0.1, nine, nine)
+    assert not are_counts(ten, nine + 0.01, nine)
+    assert not are_counts(ten * 100, nine * 100, nine * 100)
+    assert not are_counts(ten + 0j, nine + 0j, nine + 0j)

@@ -127,3 +127,13 @@ def test_a_program_that_handles_sigchld_gets_no_children() -> None:
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert obstacle() is None
+
+
+def test_a_folder_that_is_there_can_be_made_again(tmp_path: Path) -> None:
+    def make(folder: Path) -> bool:
+        folder.mkdir(exist_ok=True)
+        return folder.is_dir()
+
+    assert said(lambda: make(tmp_path)) == "True"
+    assert said(lambda: make(tmp_path / "new")) == "refused: it calls os.mkdir"
+    assert not (tmp_path / "new").exists()

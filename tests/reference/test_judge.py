@@ -72,6 +72,17 @@ def test_what_a_narrower_dtype_gives_is_imprecise(arithmetic: Arithmetic) -> Non
     assert replayer.judge(sin, actual + 1e-3).outcome is Outcome.WRONG
 
 
+def test_no_arithmetic_explains_another_small_whole_number() -> None:
+    """As of 1 // 0.1, which is 9, and 10 where the quotient is rounded first (pytorch#197895)."""
+    target = torch.ops.aten.div.Tensor_mode
+    graph = torch.fx.symbolic_trace(lambda x, y: target(x, y, rounding_mode="floor"))
+    x, y, div = (n for n in graph.graph.nodes if n.op != "output")
+    known = {x: torch.tensor([1.0, 0.5, 6.0]), y: torch.tensor([0.1, 0.1, 0.2])}
+    replayer = Replayer(known, attribute=lambda name: None, symbols={})
+    assert replayer.judge(div, torch.tensor([10.0, 5.0, 30.0])).outcome is Outcome.WRONG
+    assert replayer.judge(div, torch.tensor([9.0, 4.0, 29.0])).outcome is Outcome.RIGHT
+
+
 def test_a_formula_explains_its_function_also_after_another_that_has_one() -> None:
     """`tanh` is computed well, and `atanh` of it by the formula, which loses digits of small numbers."""
     aten = torch.ops.aten

@@ -7,6 +7,9 @@ import torch
 NEAR_ULPS = 4.0
 """Units in the last place by which two results may differ before anything else is asked."""
 
+_WHOLE = 128.0
+"""Up to here even bfloat16 has all whole numbers, and the halves between them."""
+
 
 def near(actual: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     """Where the two are the same, or differ by a few units in the last place."""
@@ -60,3 +63,24 @@ def same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a == b
     a, b = comparable(a), comparable(b)
     return (a == b) | (torch.isnan(a) & torch.isnan(b))
+
+
+def are_counts(a: torch.Tensor, e: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether these are small whole numbers, such as `floor` gives, of which eager's are those of float64.
+
+    Every arithmetic has them exactly, so that rounding does not move them: it would have to decide something otherwise
+    than eager and float64 do.
+    """
+    if c.is_complex():
+        return False
+    whole = all(bool(((t == t.round()) & (t.abs() <= _WHOLE)).all()) for t in (a, c))
+    return whole and bool((e == c).all())
+
+
+def doubt(dtype: torch.dtype) -> float:
+    """How many widths outside is beyond doubt.
+
+    Half precision is computed in float32 and rounded, by eager after each operator, by a kernel at the end: there is
+    little that the width does not know. In float32 libraries have algorithms of their own.
+    """
+    return 1.25 if is_half(dtype) else 4.0

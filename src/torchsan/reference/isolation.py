@@ -256,6 +256,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         if writes and path != os.devnull and not isinstance(path, int):
             raise Refused(f"it opens a file for writing ({mode or 'by its descriptor'})")
+    elif event == "os.mkdir" and Path(args[0]).is_dir():
+        pass  # It fails, as it does in the program, and changes nothing.
     elif event in _REACHES_OUT or event.startswith("shutil."):
         raise Refused(f"it calls {event}")
 

@@ -16,7 +16,19 @@ import torch
 
 from torchsan.reference.arithmetic import TEXTBOOK_RUNS, Arithmetic, Unavailable, explanations
 from torchsan.reference.coherence import Coherent
-from torchsan.reference.distances import NEAR_ULPS, as_double, away, comparable, has_ulp, is_half, near, same, scale
+from torchsan.reference.distances import (
+    NEAR_ULPS,
+    are_counts,
+    as_double,
+    away,
+    comparable,
+    doubt,
+    has_ulp,
+    is_half,
+    near,
+    same,
+    scale,
+)
 
 _EAGER_WIDTHS = 8.0
 """How many times as far from the centre as eager a result may lie. Eager is one sample, and may be lucky."""
@@ -445,7 +457,7 @@ def _outcome(
     if float(((e - c).abs() / c.abs().clamp_min(max(typical, info.tiny))).median()) > _GARBAGE:
         return Outcome.UNDECIDED
     distance = (a - c).abs()
-    beyond = (distance > _doubt(dtype) * width) & (distance > NEAR_ULPS * info.eps * typical)
+    beyond = (distance > doubt(dtype) * width) & (distance > NEAR_ULPS * info.eps * typical)
     return Outcome.WRONG if bool(beyond.any()) else Outcome.UNDECIDED
 
 
@@ -460,8 +472,11 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
     error = (a - centre).abs() / width
     if not bool(torch.isfinite(error).all()):
         return None  # Where there is no number, or should be none, precision is not the question.
-    single = [(Arithmetic.TEXTBOOK, seed) for seed in range(1, TEXTBOOK_RUNS)]
-    for arithmetic, seed in [*((a, 0) for a in (Arithmetic.CONTIGUOUS, *explanations(actual.dtype))), *single]:
+    candidates = [(Arithmetic.CONTIGUOUS, 0)]
+    if not are_counts(a, as_double(judgement.eager[bad]), centre):
+        candidates += [(narrow, 0) for narrow in explanations(actual.dtype)]
+        candidates += [(Arithmetic.TEXTBOOK, seed) for seed in range(1, TEXTBOOK_RUNS)]
+    for arithmetic, seed in candidates:
         try:
             other = run(arithmetic, seed)
         except (Unavailable, RuntimeError, NotImplementedError, TypeError, IndexError):
@@ -473,15 +488,6 @@ def _explanation(run: Run, actual: torch.Tensor, judgement: Judgement) -> Arithm
         if float(left.norm()) <= _EXPLAINED * float(error.norm()):
             return arithmetic
     return None
-
-
-def _doubt(dtype: torch.dtype) -> float:
-    """How many widths outside is beyond doubt.
-
-    Half precision is computed in float32 and rounded, by eager after each operator, by a kernel at the end: there is
-    little that the width does not know. In float32 libraries have algorithms of their own.
-    """
-    return 1.25 if is_half(dtype) else 4.0
 
 
 def _kind(value: Any) -> str:
