@@ -128,3 +128,25 @@ def test_a_graph_that_is_less_precise_is_named() -> None:
     culprit = _Counted(off=0.05).less_precise(["gradient 0"])
     assert culprit is not None
     assert [d.name for d in culprit.differences] == ["gradient 0"]
+
+
+def _tripled_where(x: torch.Tensor) -> torch.Tensor:
+    chosen = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+    return chosen * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("factor", [3, 5])
+def test_a_wrong_pass_is_found_beside_an_operator_that_takes_functions(factor: int) -> None:
+    """Such a program has no arithmetic but its own: only what is plainly another result is an error."""
+    from torch._inductor import config
+
+    def multiply(graph: torch.fx.Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
+            node.args = (node.args[0], factor)
+
+    torch._dynamo.reset()
+    with config.patch(post_grad_custom_pre_pass=multiply), torchsan.session(check="stages") as run, torch.no_grad():
+        torch.compile(_tripled_where)(torch.linspace(-1, 2, 12))
+    found = [(f.stage, f.pass_, "aten.mul.Tensor" in f.ops) for f in run.findings if f.severity == "error"]
+    assert found == ([] if factor == 3 else [(Stage.POST_GRAD_PASSES, "post_grad_custom_pre_pass", True)])

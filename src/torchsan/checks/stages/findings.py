@@ -16,6 +16,7 @@ from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
+from torchsan.reference.distances import same as same_numbers
 from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome, agrees, differ_in_float64, same_in_float64, settle
 from torchsan.torch_internals.snapshots import Snapshot
@@ -29,6 +30,8 @@ _STEPS = {
     Stage.KERNEL: "the compiled code",
 }
 _MOST_NODES = 50
+_PLAIN = 0.1
+"""The part of a result's norm that rounding does not take it away by, where nothing else tells."""
 _KINDS = {Outcome.NON_FINITE: Kind.NON_FINITE, Outcome.IMPRECISE: Kind.PRECISION_LOSS}
 
 Rerun = Callable[[Arithmetic, int], Results]
@@ -132,6 +135,27 @@ def wrong_in_float64(
         if judgement.outcome is not Outcome.RIGHT:
             kind = _KINDS.get(judgement.outcome, Kind.WRONG_VALUES)
             found.append(Difference(name=name, kind=kind, judgement=judgement, actual=a))
+    return found
+
+
+def plainly_other(actual: Results, expected: Results, names: Iterable[str]) -> list[Difference]:
+    """Those of the named results that no rounding could have given, of a program that has no other arithmetic.
+
+    Real numbers alone: a decision that rounding takes otherwise changes whole numbers by as much as an error does.
+    """
+    found = []
+    for name in names:
+        a, e = pair(actual, expected, name)
+        if a is None or e is None or a.shape != e.shape or not e.is_floating_point():
+            continue
+        apart = ~same_numbers(a, e)
+        mine, theirs = a.double(), e.double()
+        size = theirs[torch.isfinite(theirs)].norm()
+        if bool(apart.any()) and not float((mine - theirs)[apart].norm()) <= _PLAIN * float(size):
+            where = apart.nonzero()[0].tolist()
+            values = f"{mine[tuple(where)]:.6g}, not {theirs[tuple(where)]:.6g}"
+            message = f"{name}{where or ''} is {values} ({int(apart.sum())} of {a.numel()} elements)"
+            found.append(Difference(name=name, kind=Kind.WRONG_VALUES, message=message))
     return found
 
 

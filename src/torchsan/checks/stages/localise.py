@@ -18,6 +18,7 @@ from torchsan.checks.stages.findings import (
     Rerun,
     apart_in_float64,
     pair,
+    plainly_other,
     same,
     structural,
     wrong,
@@ -88,7 +89,8 @@ class Culprit:
 
     graph: StageGraph
     differences: tuple[Difference, ...]
-    arithmetic: Arithmetic
+    arithmetic: Arithmetic | None
+    """In which it does; None for the program's own, as it is."""
 
 
 class Search:
@@ -133,6 +135,8 @@ class Search:
 
     def wrong(self, actual: Results, names: list[str]) -> list[Difference]:
         """Those of the named results of the compiled program that rounding cannot explain."""
+        if self._as_it_is:
+            return plainly_other(actual, self.reference, names)
         return wrong(actual, names, self._reruns(self._top, names, own_random=True)) if names else []
 
     def culprit(self) -> Culprit | None:
@@ -140,14 +144,33 @@ class Search:
 
         In float64, if the program can be run so.
         """
+        if self._as_it_is:
+            return self._plain_culprit()
         return self._culprit(Arithmetic.EAGER if self.exact is None else Arithmetic.EXACT, None)
+
+    @property
+    def _as_it_is(self) -> bool:
+        """Whether it can be run in no arithmetic but its own, as where operators take functions."""
+        return not self.reference.draws and self._try(self._top, Arithmetic.EAGER) is None
+
+    def _plain_culprit(self) -> Culprit | None:
+        for graph in self._graphs:
+            try:
+                results = self._run(graph, None)
+            except Exception:  # noqa: BLE001  # what cannot be run proves nothing
+                continue
+            found = structural(results, self.reference)
+            found += plainly_other(results, self.reference, self.reference.tensors)
+            if found:
+                return Culprit(graph=graph, differences=tuple(found), arithmetic=None)
+        return None
 
     def less_precise(self, names: list[str]) -> Culprit | None:
         """Return the first graph that gives these results less precisely than the one above it; None if none does.
 
         What a step does to the precision only shows in the program's own dtypes.
         """
-        return self._culprit(Arithmetic.EAGER, frozenset(names))
+        return None if self._as_it_is else self._culprit(Arithmetic.EAGER, frozenset(names))
 
     def _culprit(self, arithmetic: Arithmetic, names: frozenset[str] | None) -> Culprit | None:
         """The same in an arithmetic, by the named results; None for all."""
@@ -282,7 +305,7 @@ class Search:
         calls = [n for n in last.changed.graph.nodes if n.op.startswith("call_")]
         outputs = named_outputs(output_nodes(self._top.changed.graph))
         trace = getattr(outputs.get(name), "meta", {}).get("stack_trace")
-        return [n for n in calls if n.meta.get("stack_trace") == trace] if trace is not None else calls
+        return [n for n in calls if trace is not None and n.meta.get("stack_trace") == trace] or calls
 
     def flip(self, where: torch.Tensor) -> Flip | None:
         """The first operator of the last graph that goes either way as numbers are rounded, if there is one.
@@ -294,7 +317,7 @@ class Search:
         def run(arithmetic: Arithmetic, seed: int, see: Seen) -> Results:
             return self._execute(last, arithmetic, seed, seen=see)
 
-        return self._aside(partial(find_flip, run, where))
+        return None if self._as_it_is else self._aside(partial(find_flip, run, where))
 
     def repeats(self) -> bool:
         """Whether the program does the same twice: what is not PyTorch's own may count, or draw from what it likes."""

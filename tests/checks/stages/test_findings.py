@@ -1,0 +1,27 @@
+"""What differs between two runs of a program."""
+
+from __future__ import annotations
+
+import torch
+
+from torchsan.checks.stages.findings import plainly_other
+from torchsan.reference.calls import Results
+
+NAN = float("nan")
+
+
+def others(actual: torch.Tensor, expected: torch.Tensor) -> list[str]:
+    results = [Results(tensors={"output 0": t}) for t in (actual, expected)]
+    return [d.message for d in plainly_other(*results, ["output 0"])]
+
+
+def test_only_what_rounding_could_not_give_is_plainly_another_result() -> None:
+    x = torch.tensor([1.0, NAN, 3.0])
+    assert others(x, x) == []
+    assert others(x * 1.01, x) == []
+    assert others(x * 2, x) == ["output 0[0] is 2, not 1 (2 of 3 elements)"]
+    assert others(torch.ones(3), x) == ["output 0[1] is 1, not nan (2 of 3 elements)"]
+
+
+def test_a_whole_number_may_be_decided_by_rounding() -> None:
+    assert others(torch.tensor([1, 2]), torch.tensor([5, 2])) == []
