@@ -230,6 +230,22 @@ class Computing(QuietMode):
         return self._operators.call(func, args, kwargs, partial(_own_dtypes, func, args, kwargs))
 
 
+class LastOperator(QuietMode):
+    """Runs everything as it is, and knows the operator that was called last: the one that raises, if one does."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.called: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.called = func
+        return func(*args, **(kwargs or {}))
+
+
 class _GuardedKernels(QuietMode):
     """Runs everything as it is, but the user's Triton kernels on guarded memory."""
 

@@ -11,8 +11,8 @@ NAN = float("nan")
 
 
 def others(actual: torch.Tensor, expected: torch.Tensor) -> list[str]:
-    results = [Results(tensors={"output 0": t}) for t in (actual, expected)]
-    return [d.message for d in plainly_other(*results, ["output 0"])]
+    mine, theirs = (Results(tensors={"output 0": t}) for t in (actual, expected))
+    return [d.message for d in plainly_other(mine, theirs, ["output 0"])]
 
 
 def test_only_what_rounding_could_not_give_is_plainly_another_result() -> None:

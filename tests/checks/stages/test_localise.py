@@ -131,7 +131,7 @@ def test_a_graph_that_is_less_precise_is_named() -> None:
 
 
 def _tripled_where(x: torch.Tensor) -> torch.Tensor:
-    chosen = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+    chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
     return chosen * 3
 
 

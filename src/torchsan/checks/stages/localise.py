@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,12 +26,12 @@ from torchsan.checks.stages.findings import (
     wrong_in_float64,
 )
 from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
-from torchsan.checks.stages.plan import Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
+from torchsan.checks.stages.plan import Runner, Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.checks.stages.storages import Reordered
 from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.aside import aside
-from torchsan.reference.calls import RepeatableCall, Results, named_outputs
+from torchsan.reference.calls import LastOperator, RepeatableCall, Results, named_outputs
 from torchsan.reference.flips import Flip, find_flip
 from torchsan.reference.judge import Outcome, as_near_as_eager
 from torchsan.reference.wire import in_one_line
@@ -271,27 +272,31 @@ class Search:
             return (), False
 
     def accepting(self, error: str) -> tuple[StageGraph | None, list[torch.fx.Node]]:
-        """The first graph that runs where Dynamo's raises this error, and its nodes from the line that raises it.
+        """The first graph that runs where Dynamo's raises this error, and what stands there for what raises it.
 
-        If none runs, None and the node of the last one that raises it.
+        That are the nodes that the operator became, or those from its line. If no graph runs, None and the node of the
+        last one that raises it.
         """
-        refusing = self._refusing(self._top, error)
+        last = LastOperator()
+        refusing = self._refusing(self._top, error, last)
         trace = refusing[0].meta.get("stack_trace") if refusing else None
         for graph in self._graphs:
             nodes = self._refusing(graph, error)
             if nodes is None:
                 calls = [n for n in graph.changed.graph.nodes if n.op.startswith("call_")]
-                return graph, [n for n in calls if n.meta.get("stack_trace") == trace] or refusing or []
+                became = [n for n in calls if str(n.meta.get("original_aten", "")) == str(last.called)]
+                return graph, became or [n for n in calls if n.meta.get("stack_trace") == trace] or refusing or []
             refusing = nodes or refusing
         return None, refusing or []
 
-    def _refusing(self, graph: StageGraph, error: str) -> list[torch.fx.Node] | None:
+    def _refusing(self, graph: StageGraph, error: str, last: LastOperator | None = None) -> list[torch.fx.Node] | None:
         """The node of a graph that raises this error; none if it raises another, None if it raises nothing."""
         ran: set[torch.fx.Node] = set()
 
         def run() -> list[torch.fx.Node] | None:
             try:
-                self._execute(graph, None, seen=lambda node, _: ran.add(node))
+                with graph.opened(lambda node, _: ran.add(node)) as opened:
+                    self.call.run(partial(_inside, last or nullcontext(), opened), None)
             except Exception as e:  # noqa: BLE001  # which one is what is asked
                 left = [n for n in graph.changed.graph.nodes if n.op.startswith("call_") and n not in ran]
                 return left[:1] if in_one_line(e) == error else []
@@ -446,6 +451,11 @@ class Search:
     ) -> Results:
         with graph.opened(seen) as run:
             return self.call.run(run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents)
+
+
+def _inside(mode: AbstractContextManager[Any], run: Runner, args: list[Any]) -> Any:
+    with mode:
+        return run(args)
 
 
 def _key(

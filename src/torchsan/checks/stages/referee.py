@@ -175,17 +175,19 @@ class FunctionWatch:
             return None
 
     def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
+        try:
+            self._compare(call, twin, result, known)
+        except TwinRaised as e:
+            if not self._refused(e.error):
+                raise
+            twin.close()
+
+    def _compare(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
         with undisturbed():
             mine, tensors = call.after(result, lambda _name, _t: True)
             leaves = call.region.leaves if call.region is not None else {}
             statements = self._referee.captured.statements(tensors, leaves)
-            try:
-                theirs = twin.after()
-            except TwinRaised as e:
-                if not self._refused(e.error):
-                    raise
-                twin.close()
-                return
+            theirs = twin.after()
             differences = unlike(mine, theirs)
             comparable = mine.random == theirs.random
             if comparable:
