@@ -41,7 +41,7 @@ def test_a_finding_in_a_template_keeps_what_has_templates_generated(tmp_path: Pa
     assert settings["max_autotune_gemm_backends"] == "TRITON,ATEN"
 
 
-@pytest.mark.parametrize("name", ["another_function", "a_mask_too_wide"])
+@pytest.mark.parametrize("name", [pytest.param("another_function", marks=pytest.mark.slow), "a_mask_too_wide"])
 def test_its_reproducer_is_verified(name: str, tmp_path: Path) -> None:
     _recorded(name, tmp_path / "run")
     words = ("repro", "run", "--out", "out", "--load", "tests.repro.planting_triton")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.programs.models import SMALL
 
@@ -109,6 +110,51 @@ def _attention(dtype: torch.dtype) -> None:
     torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))(q, k, v).sum().backward()
 
 
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(16)
+        self.queries, self.keys, self.values = (nn.Linear(16, 16) for _ in range(3))
+        self.after = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16))
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.norm(x)
+        q, k, v = (f(y).unflatten(-1, (2, 8)).transpose(1, 2) for f in (self.queries, self.keys, self.values))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return x + self.after(x)
+
+
+def train_checkpointed(backend: str = "inductor") -> None:
+    """Dropout that is drawn in forward and again in backward, once in a checkpoint inside of another."""
+    first, second = _Block(), _Block()
+
+    def inner(x: Tensor) -> Any:
+        return second(checkpoint(first, x, use_reentrant=False).sin())
+
+    @torch.compile(backend=backend)
+    def loss(x: Tensor) -> Any:
+        return checkpoint(first, checkpoint(inner, x, use_reentrant=False), use_reentrant=False).square().mean()
+
+    loss(torch.randn(2, 6, 16)).backward()
+
+
+class _Transformed(nn.Module):
+    """A spatial transformer as it begins: it samples just where the pixels are, so that rounding chooses neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = nn.Sequential(nn.Conv2d(1, 8, 7), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(968, 6))
+        self.what = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        nn.init.zeros_(self.where[-1].weight)
+        nn.init.constant_(self.where[-1].bias, 0)
+        with torch.no_grad():
+            self.where[-1].bias[[0, 4]] = 1
+
+    def forward(self, x: Tensor) -> Any:
+        grid = F.affine_grid(self.where(x).view(-1, 2, 3), list(x.shape), align_corners=False)
+        return self.what(F.grid_sample(x, grid, align_corners=False))
+
+
 def _normalised(dtype: torch.dtype) -> None:
     x = torch.randn(8, 48, dtype=dtype, requires_grad=True)
     torch.compile(lambda x: F.rms_norm(F.gelu(F.layer_norm(x, (48,))), (48,)) * 3)(x).float().square().sum().backward()
@@ -146,6 +192,8 @@ OTHERS: dict[str, Callable[[], None]] = {
     "attention_in_float16": lambda: _attention(torch.float16),
     "norms_in_bfloat16": lambda: _normalised(torch.bfloat16),
     "norms_in_float16": lambda: _normalised(torch.float16),
+    "dropout_in_checkpoints": train_checkpointed,
+    "a_spatial_transformer": lambda: _train(_Transformed(), torch.rand(8, 1, 28, 28)),
     "convolution_in_bfloat16": lambda: _train(
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).bfloat16(),
         torch.randn(2, 3, 12, 12, dtype=torch.bfloat16),

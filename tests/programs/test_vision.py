@@ -8,7 +8,7 @@ import torch
 import torchsan
 from tests.programs.vision import NETWORKS, train
 
-EVERY_DAY = ("tiny_vit",)
+EVERY_DAY = ("mobilenet",)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def _drawing(x: torch.Tensor) -> Any:
     return (_noise(x.sin()) * 2).cos().sum()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 @pytest.mark.parametrize("program", [_several, _drawing])
 def test_an_operator_of_the_users_is_called_as_often_as_without_torchsan(
     program: Any, dtype: torch.dtype, capfd: pytest.CaptureFixture[str]

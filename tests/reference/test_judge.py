@@ -287,6 +287,21 @@ def test_a_program_in_float64_rounds_no_constant_to_float32() -> None:
     assert judged.outcome is Outcome.RIGHT
 
 
+def test_a_choice_that_rounding_decides_is_asked_about_more_than_three_times_in_float64() -> None:
+    x = torch.ones(4, dtype=torch.float64)
+    asked: list[int] = []
+
+    def seldom(_arithmetic: Arithmetic, seed: int) -> torch.Tensor:
+        asked.append(seed)
+        return x + (0.01 if seed == 7 else 0.001)
+
+    assert differ_in_float64(seldom, x + 0.02, x).outcome is Outcome.RIGHT
+    assert differ_in_float64(seldom, x + 0.04, x).outcome is Outcome.WRONG
+    asked.clear()
+    assert differ_in_float64(seldom, x + 0.3, x).outcome is Outcome.WRONG
+    assert len(asked) == 3  # So far off that nothing more is asked.
+
+
 def test_a_result_is_as_near_as_usual_up_to_what_eager_was_off_in_an_earlier_call() -> None:
     exact = torch.linspace(-1, 1, 100, dtype=torch.float64)
     error = relative_error((exact * (1 + 1e-5)).float(), exact)

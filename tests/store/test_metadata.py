@@ -39,7 +39,7 @@ def fuzz(folder: Path, count: int, seed: int) -> None:
     assert refused > count / 10
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ten_thousand_mutated_stores_are_read_right_or_refused(tmp_path: Path, seed: int) -> None:
     fuzz(tmp_path, 10_000, seed)
 

@@ -109,6 +109,11 @@ def is_users_kernel(target: Any) -> bool:
     return is_higher_order(target) and str(target.name()).startswith("triton_kernel_wrapper")
 
 
+def is_checkpoint(target: Any) -> bool:
+    """Whether `target` is the operator that a graph has in the place of `torch.utils.checkpoint.checkpoint`."""
+    return is_higher_order(target) and str(target.name()) == "tag_activation_checkpoint"
+
+
 def functionalized(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, int, list[torch.fx.Node]] | None:

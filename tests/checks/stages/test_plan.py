@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torchsan
+from tests.programs.healthy import train_checkpointed
 from torchsan.checks.stages.plan import maybe_mutated
 
 
@@ -59,3 +61,12 @@ def test_schemas_and_signatures_tell_what_a_function_writes(
 @pytest.mark.parametrize(("method", "written"), [("add_", {0}), ("add", set()), ("__setitem__", {0}), ("item", set())])
 def test_schemas_tell_what_a_method_writes(method: str, written: set[int]) -> None:
     assert maybe_mutated(node("call_method", method, 0, 1)) == written
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_checkpoint_computes_again_has_the_random_numbers_that_it_had() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torchsan.session(check="stages") as run:
+        train_checkpointed("aot_eager")
+    assert not run.findings

@@ -120,8 +120,9 @@ class StorageTable:
 
 
 def stored_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors with a storage in a value: itself, or in its lists."""
-    return (t for t in tensors_in(value) if t.layout is torch.strided and t.device.type != "meta")
+    """The tensors with a storage in a value: itself, or in its lists. Zeros that autograd made up have no memory."""
+    strided = (t for t in tensors_in(value) if t.layout is torch.strided and t.device.type != "meta")
+    return (t for t in strided if t.numel() == 0 or t.data_ptr())
 
 
 _AT_PEAK = 20

@@ -337,7 +337,7 @@ class Search:
         graphs = [s.graph for g in (self._top, *self._graphs) for s in g.snapshots()]
         return aside(compute, known=[n for graph in graphs for n in graph.nodes])
 
-    def _reruns(self, graph: StageGraph, names: Iterable[str], *, own_random: bool) -> Rerun:
+    def _reruns(self, graph: StageGraph, names: Iterable[str], *, own_random: bool, constant: bool = False) -> Rerun:
         """Runs of a graph, as `wrong` asks for them; with the program's random numbers, or those all graphs share.
 
         One run answers for all of the named results, and nothing else of it is kept.
@@ -346,12 +346,12 @@ class Search:
 
         def rerun(arithmetic: Arithmetic, seed: int) -> Results:
             if arithmetic is Arithmetic.EAGER:
-                return self._run(graph, None if own_random else arithmetic, seed)
+                return self._run(graph, None if own_random else arithmetic, seed, constant=constant)
             if arithmetic is not Arithmetic.EXACT:
-                return self._run(graph, arithmetic, seed, wanted=wanted)
+                return self._run(graph, arithmetic, seed, constant=constant, wanted=wanted)
             if self.exact is None:
                 raise Unavailable("the program cannot be computed in float64")
-            return self._run(graph, arithmetic, seed)
+            return self._run(graph, arithmetic, seed, constant=constant)
 
         return rerun
 
@@ -368,14 +368,20 @@ class Search:
         return None
 
     def _differences(
-        self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic, names: frozenset[str] | None
+        self,
+        top: StageGraph,
+        graph: StageGraph,
+        arithmetic: Arithmetic,
+        names: frozenset[str] | None,
+        *,
+        constant: bool = False,
     ) -> list[Difference]:
-        expected, actual = self._run(top, arithmetic), self._run(graph, arithmetic)
+        expected, actual = (self._run(g, arithmetic, constant=constant) for g in (top, graph))
         found = structural(actual, expected, dtypes=arithmetic is not Arithmetic.EXACT)
         if arithmetic is Arithmetic.EXACT:
             double = all(_is_double(each.changed.graph) for each in (top, graph))
             apart = [] if found else apart_in_float64(actual, expected, double=double)
-            reruns = self._reruns(top, apart, own_random=False)
+            reruns = self._reruns(top, apart, own_random=False, constant=constant)
             return found or wrong_in_float64(actual, expected, apart, reruns, double=double)
         exact = self.exact if names is not None else None
         doubtful = [
@@ -385,7 +391,7 @@ class Search:
             and not _equal(actual, expected, n)
             and not (exact is not None and near_as_a_whole(actual, expected, exact, n))
         ]
-        reruns = self._reruns(top, doubtful, own_random=False)
+        reruns = self._reruns(top, doubtful, own_random=False, constant=constant)
         return found + [d for d in wrong(actual, doubtful, reruns) if _settled(d)]
 
     def _inconclusive(self, top: StageGraph, graph: StageGraph, arithmetic: Arithmetic) -> bool:
@@ -396,12 +402,10 @@ class Search:
         settled = graph.changed.pass_ == "partition" or graph.stage is Stage.POST_GRAD_PASSES
         if not self.reference.draws or settled:
             return False
-        expected = self._run(top, arithmetic, constant=True)
         try:
-            actual = self._run(graph, arithmetic, constant=True)
+            return not self._differences(top, graph, arithmetic, None, constant=True)
         except Exception:  # noqa: BLE001  # what cannot be run proves nothing
             return True
-        return not structural(actual, expected, dtypes=False) and not apart_in_float64(actual, expected)
 
     def _try(self, graph: StageGraph, arithmetic: Arithmetic) -> Results | None:
         """What the graph gives; None, and said once, if it cannot be run outside the compiler."""

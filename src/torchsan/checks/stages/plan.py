@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.checkpoint import checkpoint
 
 from torchsan.records import Direction, Stage
 from torchsan.torch_internals.compile_stages import CompileStages, Part
-from torchsan.torch_internals.operators import is_pytorchs, is_users_kernel
+from torchsan.torch_internals.operators import is_checkpoint, is_pytorchs, is_users_kernel
 from torchsan.torch_internals.snapshots import Snapshot
 
 Runner = Callable[[list[Any]], Any]
@@ -52,7 +53,7 @@ class StageGraph:
         `seen` is told what each node computed.
         """
         if self.joint is None and self.forward is None:
-            yield lambda args: _Interpreter(self.changed, seen).run(*args)
+            yield lambda args: _SnapshotInterpreter(self.changed, seen).run(*args)
             return
         compiled = self.stages.compiled
         assert compiled is not None
@@ -124,10 +125,10 @@ class _Substitute:
             assert graph.backward is not None
             if self._joint is not None:
                 return self._joint.backward(_tangents(graph.backward, args))
-            return list(_Interpreter(graph.backward, self._seen).run(*args))
+            return list(_SnapshotInterpreter(graph.backward, self._seen).run(*args))
         assert graph.forward is not None
         if graph.joint is None:
-            return list(_Interpreter(graph.forward, self._seen).run(*args))
+            return list(_SnapshotInterpreter(graph.forward, self._seen).run(*args))
         self._joint = _Joint(graph.joint, self._part.forward_outputs, self._seen)
         outputs = self._joint.forward(args)
         # What the forward keeps for the backward is not looked at: the joint graph remembers its own values.
@@ -136,28 +137,46 @@ class _Substitute:
 
 
 class _Interpreter(torch.fx.Interpreter):
+    """Runs a graph, and what is checkpointed in it, with what a call means in the program, not in this run of it."""
+
+    _node: torch.fx.Node | None = None
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self._node = n
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it; with the `eps` that a norm has in the program's dtype, not in the one that this run is in.
+
+        What is computed again in backward gets the random numbers that it had before: PyTorch's operator for it leaves
+        that to the compiler, and draws others where it is run as it is.
+        """
+        unsaid = kwargs.get("eps") is None and (len(args) < 4 or args[3] is None)
+        if unsaid and getattr(target, "__name__", "") == "rms_norm":
+            args, kwargs = args[:3], kwargs | {"eps": _default_eps(self._node)}
+        if is_checkpoint(target):
+            return checkpoint(partial(_run_whole, args[0]), *args[1:], use_reentrant=False)
+        return super().call_function(target, args, kwargs)
+
+
+def _run_whole(module: torch.fx.GraphModule, *args: Any) -> Any:
+    return _Interpreter(module).run(*args)
+
+
+class _SnapshotInterpreter(_Interpreter):
     """Runs a snapshot, on the values given and not on copies."""
 
     def __init__(self, snapshot: Snapshot, seen: Seen | None) -> None:
         super().__init__(torch.nn.Module(), graph=snapshot.graph)
         self._seen = seen
         self._attributes = snapshot.attributes
-        self._node: torch.fx.Node | None = None
         self.extra_traceback = False
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        self._node = n
         value = super().run_node(n)
         if self._seen is not None:
             self._seen(n, value)
         return value
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call it; with the `eps` that a norm has in the program's dtype, not in the one that this run is in."""
-        unsaid = kwargs.get("eps") is None and (len(args) < 4 or args[3] is None)
-        if unsaid and getattr(target, "__name__", "") == "rms_norm":
-            args, kwargs = args[:3], kwargs | {"eps": _default_eps(self._node)}
-        return super().call_function(target, args, kwargs)
 
     def fetch_attr(self, target: str) -> Any:
         value = self._attributes[target]
@@ -176,7 +195,7 @@ class _Joint:
     """A joint graph in two halves: the nodes that need no tangents, and the rest."""
 
     def __init__(self, snapshot: Snapshot, forward_outputs: int, seen: Seen | None) -> None:
-        self._interpreter = _Interpreter(snapshot, seen)
+        self._interpreter = _SnapshotInterpreter(snapshot, seen)
         self._graph = snapshot.graph
         self._forward_outputs = forward_outputs
         self._late = _tainted(snapshot.graph)
