@@ -89,7 +89,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         None: "whether eager gives the same result twice was not tried",
     }
     evidence["text"] = [
-        f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"{at_place(evidence)}first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
@@ -146,7 +146,7 @@ def flip_finding(
         program,
         launch,
         [flip.node],
-        evidence | {"text": [flip_text(evidence["flip"])]},
+        evidence | {"text": []},  # The message says it.
         kind=Kind.PRECISION_LOSS,
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
@@ -334,11 +334,16 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
+def at_place(evidence: Mapping[str, Any]) -> str:
+    """Where the first bad element is, as `at [0, 3]: `; nothing for a tensor that is one number."""
+    return f"at {evidence['first_bad']}: " if evidence["first_bad"] else ""
+
+
 def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
     yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
-    yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
+    yield f"{at_place(evidence)}{', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
         f"{called.get(i['name'], i['name'])}{i['at']} = {_short(i['value'])}"
         if "at" in i
