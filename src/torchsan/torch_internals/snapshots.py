@@ -142,14 +142,20 @@ def _fingerprint(module: torch.fx.GraphModule) -> int:
     return hash("\n".join(lines))
 
 
-def trace_operators(function: Callable[..., Any], args: list[Any]) -> torch.fx.GraphModule:
+def trace_operators(function: Callable[..., Any], args: list[Any], *, transformed: bool) -> torch.fx.GraphModule:
     """Run the function on these arguments and return the operators that it called, before autograd takes them apart.
 
-    Mutations stay as they are; the arguments are changed as the function changes them.
+    Mutations stay as they are; the arguments are changed as the function changes them. One that is `transformed` is
+    looked at below autograd: above it, operators get what is valid inside of a transform only.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    return make_fx(function, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)(*args)
+    return make_fx(function, pre_dispatch=not transformed, tracing_mode="real", _allow_non_fake_inputs=True)(*args)
+
+
+def uses_transforms(graph: torch.fx.Graph) -> bool:
+    """Whether Dynamo's graph enters a transform of `torch.func`, such as `vmap`."""
+    return any("increment_nesting" in getattr(node.target, "__name__", "") for node in graph.nodes)
 
 
 _PHASES = {
