@@ -113,14 +113,10 @@ def _state(recording: Reader) -> str:
 def _sampled(recording: Reader) -> list[str]:
     """What sampling under a budget has looked at so far, and what it cost."""
     found = recording.events("sampling")
-    calls = sum(c.seen for c in recording.calls())
-    seen = [count(calls, "call")] if found and calls else []
-    if not found:
-        return []
-    looks, share = found[-1].get("looks"), found[-1].get("share")
+    looks, share = (found[-1].get("looks"), found[-1].get("share")) if found else (None, None)
     if type(looks) is not int or type(share) not in (int, float):
-        return seen
-    return [*seen, f"{looks} launches checked for {share:.2%} of the time"]
+        return []
+    return [f"{looks} launches checked for {share:.2%} of the time"]
 
 
 def _age(recording: Reader) -> str:

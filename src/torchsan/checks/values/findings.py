@@ -229,7 +229,7 @@ def _evidence(
         evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
     if judgement.explained is not None:
         evidence["explained"] = str(judgement.explained)
-    evidence["text"] = list(_text(evidence, called))
+    evidence["text"] = list(_text(evidence, called, "differ" if judgement.outcome is Outcome.UNDECIDED else "wrong"))
     return evidence
 
 
@@ -339,9 +339,9 @@ def at_place(evidence: Mapping[str, Any]) -> str:
     return f"at {evidence['first_bad']}: " if evidence["first_bad"] else ""
 
 
-def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
+def _text(evidence: dict[str, Any], called: Mapping[str, str], what: str) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
-    yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
+    yield f"{what}: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
     yield f"{at_place(evidence)}{', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
