@@ -250,6 +250,13 @@ def test_files_of_installed_packages_are_shown_from_the_package_on(writer: Write
     assert "    at torch/nn/linear.py:3\n" in brief(finished(writer))
 
 
+def test_a_module_that_is_a_number_is_called_a_module(writer: Writer) -> None:
+    lines = [SourceLine(file="model.py", line=n, module=m) for n, m in enumerate(("1", "layers.1", ""), start=3)]
+    writer.finding(finding(source=tuple(lines)))
+    text = brief(finished(writer))
+    assert "    at model.py:3 in module 1\n    at model.py:4 in layers.1\n    at model.py:5\n" in text
+
+
 def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) -> None:
     writer.close()
     known = Options(suppress=(Suppression(kernel="*", reason="reported upstream"),))

@@ -21,6 +21,7 @@ from torchsan.report.findings import (
     field_lines,
     finding_line,
     finding_lines,
+    in_module,
     seen_text,
     severities_text,
     shown_file,
@@ -440,5 +441,4 @@ def _graph(call: MemoryCall) -> Line:
 def _sources(call: MemoryCall) -> Iterator[Line]:
     for source in call.by_source[:_LINES_OF_SOURCE]:
         place = f"{shown_file(source.file)}:{source.line}" if source.file else "elsewhere"
-        module = f" in {source.module}" if source.module else ""
-        yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + module)}")
+        yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + in_module(source.module))}")
