@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchsan.checks.values.findings import _text, where_bad
+from torchsan.checks.values.findings import _text, flip_text, where_bad
 
 
 def bad(*indices: Any) -> torch.Tensor:
@@ -62,3 +62,10 @@ def test_what_cannot_be_told_is_not_called_wrong_and_one_number_has_no_place(
     text = list(_text(evidence | numbers | rest, {}, what))
     assert text[0] == lines[0]
     assert text[1].startswith(lines[1])
+
+
+def test_a_kernel_is_named_once() -> None:
+    flip = {"node": "argmax", "margin": 0.5, "upstream": {"nodes": ["mul"], "kernel": "cpp_fused_mul_0"}}
+    text = "argmax turns on a difference of 0.5 units in the last place of mul"
+    assert flip_text(flip) == f"{text}, which cpp_fused_mul_0 computes"
+    assert flip_text(flip, "cpp_fused_mul_0") == text

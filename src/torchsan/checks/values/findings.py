@@ -151,7 +151,7 @@ def flip_finding(
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
-        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'])}",
+        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'], launch.kernel)}",
     )
 
 
@@ -169,11 +169,14 @@ def flip_evidence(flip: Flip, differ: int, elements: int, kernel: str | None) ->
     }
 
 
-def flip_text(flip: Mapping[str, Any]) -> str:
-    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
+def flip_text(flip: Mapping[str, Any], said: str | None = None) -> str:
+    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`.
+
+    A kernel that was `said` already is not named again.
+    """
     margin = "the last bits" if flip["margin"] is None else f"{flip['margin']:.2g} units in the last place"
     nodes, kernel = ", ".join(flip["upstream"]["nodes"]), flip["upstream"]["kernel"]
-    computed = f", which {kernel} computes" if kernel else ""
+    computed = f", which {kernel} computes" if kernel and kernel != said else ""
     return f"{flip['node']} turns on a difference of {margin} of {nodes}{computed}"
 
 
