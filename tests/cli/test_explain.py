@@ -11,7 +11,8 @@ from torchsan.records import Kind
 def test_a_kind_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "Wrong_Values"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("## `wrong-values`")
+    assert out.startswith("wrong-values\n")
+    assert "`" not in out, "the marks of Markdown"
     assert "What to do:" in out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+import pytest
 import torch
 import torch.fx
 
@@ -33,6 +34,13 @@ def test_operators_and_the_users_lines() -> None:
     assert (operator_name(x), operator_name(y)) == (None, "aten.relu.default")
     (line,) = source_lines([x, y, y])
     assert (line.file, line.line, line.code, line.module) == ("/home/ada/model.py", 7, "y = x", "layers.0")
+
+
+@pytest.mark.parametrize("way", ["G['policy'].body.1", "L['policy']._modules['body'][1]"])
+def test_a_module_that_is_a_variable_is_called_as_the_variable_is(way: str) -> None:
+    _, y, _ = module().graph.nodes
+    y.meta["nn_module_stack"] = {"a": (way, torch.nn.ReLU)}
+    assert [line.module for line in source_lines([y])] == ["policy.body.1"]
 
 
 def test_without_a_trace_the_module_is_the_line() -> None:

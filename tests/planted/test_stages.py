@@ -99,6 +99,7 @@ def test_a_wrong_pass_is_named(name: str, fault: GraphPass, stage: Stage, kind: 
     assert "\n-" in finding.evidence["diff"]
     assert "\n+" in finding.evidence["diff"]
     assert finding.evidence["first_bad"] == [0]
+    assert f"the pass is edit.<locals>.graph_pass at {__file__}:" in "\n".join(finding.evidence["text"])
 
 
 def test_a_wrong_pass_before_autograd_is_named() -> None:

@@ -81,6 +81,23 @@ def test_a_wrong_kernel_is_reported_once_however_often_it_runs() -> None:
     assert len(run.findings) == 1
 
 
+def test_a_wrong_kernel_that_is_launched_twice_is_one_cause() -> None:
+    w = torch.randn(16, 16)
+    fault = Fault(
+        name="twice",
+        program=lambda: torch.compile(lambda x: ((x @ w).sin() @ w).sin() @ w)(torch.randn(4, 16)),
+        pattern=r"\.sin\(\)",
+        wrong=".cos()",
+        ops=frozenset(),
+    )
+    with torch.no_grad(), torchsan.session(check="values") as run, planted(fault):
+        fault.program()
+    first, second = run.findings
+    assert first.kernel == second.kernel
+    assert first.buffer != second.buffer
+    assert (first.evidence.get("follows"), second.evidence.get("follows")) == (None, first.id)
+
+
 def test_a_kernel_that_makes_inf_of_numbers_shows_what_it_had() -> None:
     x = torch.linspace(0.0, 60.0, 32).reshape(4, 8)
     fault = Fault(

@@ -16,6 +16,7 @@ from tests.samples import finding, graph
 from torchsan.cli.main import main
 from torchsan.errors import RecordingError
 from torchsan.recording import Program, Writer, finalize
+from torchsan.records import Severity
 from torchsan.report.follow import follow
 
 
@@ -56,6 +57,22 @@ def test_findings_are_shown_when_they_are_made(tmp_path: Path) -> None:
     assert "of 2 kernels, " in states[1]
     assert lines[-1].startswith("torchsan: ended after 0:00:0")
     assert lines[-1].endswith("2 errors")
+
+
+def test_the_end_is_waited_for_that_is_recorded_after_the_program_has_closed_its_log(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    writer = Writer.create(folder, command=["train.py"])
+    writer.event("started", {})
+    writer.finding(finding(severity=Severity.NOTE))
+    steps: list[Callable[[], object]] = [writer.close, lambda: finalize(folder, Program(exit=7))]
+
+    def step(seconds: float) -> None:
+        steps.pop(0)()
+
+    stream = io.StringIO()
+    assert follow(folder, stream, sleep=step).exit == 7
+    assert not steps
+    assert stream.getvalue().count("ended after") == 1
 
 
 def test_on_a_terminal_the_last_line_is_written_anew(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
     assert report.pop("calls") == [{"graph": graph, "seen": 60, "checked": 2}]
     timing = {"graph": graph, "kernel": "cpp_fused_relu_0", "nth": 0, "launches": 4, "seconds": 1.0}
     assert report.pop("timings") == [timing]
-    source = [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}]
+    source = [{"file": "model.py", "line": 12, "code": "x = self.act(x)", "module": "layers.0"}]
     assert report.pop("in_flight") == [
         {"graph": graph, "kernel": "cpp_fused_relu_1", "nth": 1, "call": 3, "checking": False, "source": source},
         {"graph": graph, "kernel": None, "nth": 9, "call": 3, "checking": True, "source": []},
@@ -118,7 +118,7 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
         "buffer": "buf0",
         "nodes": ["relu"],
         "ops": ["aten.relu.default"],
-        "source": [{"file": "model.py", "line": 12, "code": "x = self.act(x)"}],
+        "source": [{"file": "model.py", "line": 12, "code": "x = self.act(x)", "module": "layers.0"}],
         "message": "the kernel computes other values than eager",
         "evidence": {"worst": "NaN", "text": "\x1b[31mred\ud800"},
         "call": None,

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.samples import finding, graph
+from torchsan.options import Options
 from torchsan.recording import Reader, Writer
+from torchsan.records.suppression import Suppression
 from torchsan.report.markdown import MarkdownExporter, _as_cell, as_text
 
 
-def rendered(folder: Path, *findings: object) -> str:
-    writer = Writer.create(folder, command=["train.py"])
+def rendered(folder: Path, *findings: object, options: Options | None = None) -> str:
+    writer = Writer.create(folder, command=["train.py"], options=options or Options())
     writer.graph(graph())
     for f in findings:
         writer.finding(f)  # type: ignore[arg-type]
@@ -26,6 +28,13 @@ def test_the_verdict_a_table_and_the_findings(tmp_path: Path) -> None:
     assert "| F1 | error | wrong-values | model.py:12 | the kernel computes other values than eager |" in text
     assert "<summary>F1: wrong-values</summary>" in text
     assert "at model.py:12" in text
+
+
+def test_what_is_suppressed_is_listed_with_its_reason(tmp_path: Path) -> None:
+    known = Options(suppress=(Suppression(kernel="*", reason="reported upstream"),))
+    text = rendered(tmp_path / "run", finding(), options=known)
+    assert "- F1: wrong-values, suppressed: reported upstream: the kernel computes other values than eager" in text
+    assert "| finding |" not in text
 
 
 def test_no_table_without_findings(tmp_path: Path) -> None:

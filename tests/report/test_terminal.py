@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,27 @@ Not checked
 
 torchsan: findings: 1 error; 0 of 2 kernels, 0 of 2 buffers checked
 recording: run   again: torchsan report run
-next: torchsan explain wrong-values   as a script: torchsan repro run F1   as a page: torchsan open run
+next: torchsan explain wrong-values   as a page: torchsan open run
 """
     )
+
+
+def test_a_script_is_offered_of_what_was_kept(writer: Writer) -> None:
+    writer.finding(finding())
+    writer.event("exhibit", {"exhibit": {"finding": "F1"}})
+    assert "   as a script: torchsan repro run F1   as a page" in shown(finished(writer))
+
+
+def test_a_long_name_is_shortened_in_the_middle_and_whole_when_all_is_asked_for(writer: Writer) -> None:
+    name = f"cpp_fused_{'add_mul_' * 12}native_layer_norm_17"
+    first, second = graph().kernels
+    writer.graph(replace(graph(), kernels=(replace(first, name=name), second)))
+    recording = finished(writer)
+    rows = [line for line in shown(recording).splitlines() if "model.py:12" in line]
+    assert rows[0].split()[1].startswith("cpp_fused_add_mul_")
+    assert rows[0].split()[1].endswith("ayer_norm_17")
+    assert rows[0].index("model.py") == rows[1].index("model.py")
+    assert name in shown(recording, everything=True)
 
 
 def test_quiet_and_clean_is_one_line(writer: Writer) -> None:
@@ -229,6 +248,13 @@ def test_files_of_installed_packages_are_shown_from_the_package_on(writer: Write
     line = SourceLine(file="/usr/lib/python3/site-packages/torch/nn/linear.py", line=3, code="return x")
     writer.finding(finding(source=(line,)))
     assert "    at torch/nn/linear.py:3\n" in brief(finished(writer))
+
+
+def test_a_module_that_is_a_number_is_called_a_module(writer: Writer) -> None:
+    lines = [SourceLine(file="model.py", line=n, module=m) for n, m in enumerate(("1", "layers.1", ""), start=3)]
+    writer.finding(finding(source=tuple(lines)))
+    text = brief(finished(writer))
+    assert "    at model.py:3 in module 1\n    at model.py:4 in layers.1\n    at model.py:5\n" in text
 
 
 def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import torchsan
+from tests.machine import CACHE
 from tests.planted.faults import FAULTS, planted
 from tests.repro.commands import ROOT, command, environment, plain, verified, with_torch_alone
 
@@ -136,12 +137,18 @@ def test_run_makes_one_for_the_first_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_does_not_reproduce_by_itself_is_said_so(tmp_path: Path) -> None:
+def test_what_does_not_reproduce_by_itself_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE, "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     record("another_function", tmp_path)
     done = command(tmp_path, "repro", "run", "--out", "out")  # Without the planted fault there is nothing wrong.
     assert done.returncode == 4
     assert "NOT verified" in done.stdout
     assert "**Not verified**" in (tmp_path / "out" / "README.md").read_text()
+    # What it says to do next: the same again, with the module, neither from a cache nor by what came of the trials.
+    again = command(tmp_path, "repro", "run", "--out", "out", *LOAD, fault="another_function")
+    assert "earlier attempt" not in again.stderr
+    verified(again, tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -60,6 +60,15 @@ def test_one_request_runs_in_an_interpreter_of_its_own(tmp_path: Path) -> None:
     assert run_anew(_request(tmp_path / "two", "while True: pass", work="script", timeout=3)).timeout
 
 
+@pytest.mark.parametrize("caches", [True, False])
+def test_without_caches_a_script_compiles_anew(tmp_path: Path, *, caches: bool) -> None:
+    asks = "import torch, sys\nsys.exit(torch.compiler.config.force_disable_caches)\n"
+    with TrialServer(caches=caches) as server:
+        answers = [server.ask(_request(tmp_path / work, asks, work=work)) for work in ("script", "alone")]
+    answers.append(run_anew(_request(tmp_path / "anew", asks, work="script"), caches=caches))
+    assert [a.status for a in answers] == [0 if caches else 1] * 3
+
+
 def test_nothing_of_it_is_left_when_it_is_stopped(tmp_path: Path) -> None:
     others = set(psutil.Process().children(recursive=True))
     with TrialServer() as server:

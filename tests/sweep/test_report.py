@@ -61,7 +61,7 @@ def test_quiet_lines_are_what_is_new_and_the_verdict() -> None:
     wrong = result("wrong", finding("aten.not_known.default"))
     known = frozenset(find.fingerprint for find in finds_of([wrong]))
     lines = [line.text for line in sweep_lines(sweep(wrong, baseline=known), quiet=True)]
-    assert lines == ["torchsan: clean: 1 program: 1 findings; errors: 1 baseline"]
+    assert lines == ["torchsan: nothing new: 1 program: 1 with findings; errors: 1 in the baseline"]
     text = "\n".join(line.text for line in sweep_lines(sweep(wrong)))
     assert "F1: error: wrong-values (new)" in text
     assert [e.name for e in SWEEP_EXPORTERS] == ["json", "report"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sweep.made_up import finding, result
 from torchsan.errors import UsageError
-from torchsan.records import Severity, SourceLine
+from torchsan.records import Kind, Severity, SourceLine, Stage
 from torchsan.sweep.results import Outcome
 from torchsan.sweep.triage import Known, State, finds_of, known_bugs, prints_of, read_baseline, sorted_out
 
@@ -27,6 +27,12 @@ def test_one_bug_in_several_programs_is_one_find() -> None:
 @pytest.mark.parametrize("other", [finding(dtype="int8"), finding("aten.amax.default"), finding(pass_="a_pass")])
 def test_another_dtype_operator_or_pass_is_another_find(other: object) -> None:
     assert len(finds_of([result("one", finding()), result("two", other)])) == 2  # type: ignore[arg-type]  # a finding
+
+
+def test_an_operator_that_is_wrong_by_itself_comes_before_what_was_compiled_with_it() -> None:
+    for op in ("aten.a.default", "aten.b.default", "aten.c.default"):  # However their fingerprints are ordered.
+        compiled, itself = finding(op), replace(finding(op), stage=Stage.EAGER, kind=Kind.UNDECLARED_MUTATION)
+        assert [f.kind for f in finds_of([result("one", compiled, itself)])] == [itself.kind, compiled.kind]
 
 
 def test_programs_that_break_alike_are_one_find() -> None:

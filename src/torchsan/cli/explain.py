@@ -7,7 +7,7 @@ import difflib
 import sys
 
 from torchsan.errors import UsageError
-from torchsan.report.explanations import explained_kinds, explanation, explanation_text
+from torchsan.report.explanations import explained_kinds, explanation, plain_explanation
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
         near = difflib.get_close_matches(kind, kinds, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"no kind of finding is called {args.kind!r}; {hint}kinds: {', '.join(kinds)}", slug="no-kind")
-    sys.stdout.write(explanation_text(kind, found))
+    sys.stdout.write(plain_explanation(kind, found))
     return 0

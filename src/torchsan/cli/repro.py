@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         # A module that the user names may lie here, but not in what somebody sent.
         here = Path.cwd().resolve()
         own = loads.modules and Path(args.recording).resolve() not in (here, *here.parents)
-        with opened(args.recording) as recording, TrialServer(str(here) if own else "") as server:
+        with opened(args.recording) as recording, TrialServer(str(here) if own else "", caches=False) as server:
             return make_and_say(
                 recording,
                 server,

@@ -286,7 +286,7 @@ def _trial_server() -> Iterator[TrialServer]:
     """What a reproducer will need, ready as soon as the program has ended."""
     from torchsan.repro.trial_server import TrialServer
 
-    with TrialServer() as server:
+    with TrialServer(caches=False) as server:
         server.get_ready()
         yield server
 

@@ -155,4 +155,4 @@ def _module(meta: dict[str, Any]) -> tuple[str, Any]:
     path, class_ = list(stack.values())[-1][:2]
     path = re.sub(r"\._modules\['([^']*)'\]", r".\1", str(path))
     path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", re.sub(r"^L\['(?:self|fn|model|mod)'\]\.?", "", path))
-    return path.removeprefix("L.").strip("."), class_
+    return re.sub(r"^[LG]\.", "", path).strip("."), class_

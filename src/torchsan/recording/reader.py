@@ -85,6 +85,11 @@ class Reader:
         """The findings in the order they were made."""
         return list(self._state.findings)
 
+    def reproducible(self) -> set[str]:
+        """The ids of the findings of which enough was kept for `torchsan repro`."""
+        exhibits = [body.get("exhibit") for body in self.events("exhibit")]
+        return {e["finding"] for e in exhibits if isinstance(e, dict) and isinstance(e.get("finding"), str)}
+
     @cached_property
     def suppressions(self) -> Suppressions:
         """Which of the findings do not count. Raise RecordingError if there are too many to tell."""

@@ -168,8 +168,13 @@ def explained_kinds() -> tuple[str, ...]:
     return tuple(str(kind) for kind in Kind)
 
 
+def plain_explanation(kind: str, found: Explanation) -> str:
+    """Return an explanation as a terminal shows it, without the marks of Markdown."""
+    return explanation_text(kind, found).removeprefix("## ").replace("`", "")
+
+
 def explanation_text(kind: str, found: Explanation) -> str:
-    """Return an explanation as Markdown, which is what a terminal shows as well."""
+    """Return an explanation as Markdown."""
     causes = "\n".join(f"- {cause}" for cause in found.causes)
     remedies = "\n".join(f"{n}. {remedy}" for n, remedy in enumerate(found.remedies, start=1))
     return f"## `{kind}`\n\n{found.meaning}\n\nUsual causes:\n\n{causes}\n\nWhat to do:\n\n{remedies}\n"

@@ -244,10 +244,14 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
 def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
     """Yield where in the user's program, with the line of code."""
     for line in source:
-        module = f" in {clean(line.module)}" if line.module else ""
-        yield Line(f"    at {clean(_location(line))}{module}", "bold")
+        yield Line(f"    at {clean(_location(line) + in_module(line.module))}", "bold")
         if line.code.strip():
             yield Line(f"        {clean(line.code.strip())}", "cyan")
+
+
+def in_module(module: str) -> str:
+    """Where in the model, as ` in layers.0`; of a `Sequential` that is compiled by itself, ` in module 0`."""
+    return f" in {'module ' if module[0].isdigit() else ''}{module}" if module else ""
 
 
 def _location(line: SourceLine) -> str:

@@ -20,6 +20,9 @@ from torchsan.report.verdict import Verdict, verdict
 _PAUSE = 1.0
 """Seconds between two looks; longer where reading takes its time, so that watching costs a tenth of a core at most."""
 
+_PATIENCE = 10
+"""How often to look again for how the program ended: `torchsan run` records it after the program closed its log."""
+
 
 def follow(folder: Path, stream: TextIO, sleep: Callable[[float], None] = time.sleep) -> Verdict:
     """Show the run that is recorded in `folder` until it ends, and return its verdict.
@@ -30,10 +33,15 @@ def follow(folder: Path, stream: TextIO, sleep: Callable[[float], None] = time.s
     shown: set[str] = set()
     said = ""
     terminal = stream.isatty()
+    patience = _PATIENCE
     while True:
         began = time.monotonic()
         stamp = _stamp(folder)
         recording = Reader(folder)
+        if patience and _ended(recording) and recording.program.status is None and recording.events("started"):
+            patience -= 1
+            sleep(_PAUSE)
+            continue
         if terminal and said:
             stream.write("\r\x1b[K")
         for finding in recording.findings():
@@ -105,14 +113,10 @@ def _state(recording: Reader) -> str:
 def _sampled(recording: Reader) -> list[str]:
     """What sampling under a budget has looked at so far, and what it cost."""
     found = recording.events("sampling")
-    calls = sum(c.seen for c in recording.calls())
-    seen = [count(calls, "call")] if found and calls else []
-    if not found:
-        return []
-    looks, share = found[-1].get("looks"), found[-1].get("share")
+    looks, share = (found[-1].get("looks"), found[-1].get("share")) if found else (None, None)
     if type(looks) is not int or type(share) not in (int, float):
-        return seen
-    return [*seen, f"{looks} launches checked for {share:.2%} of the time"]
+        return []
+    return [f"{looks} launches checked for {share:.2%} of the time"]
 
 
 def _age(recording: Reader) -> str:

@@ -58,7 +58,7 @@ def _in_flight(found: LaunchInFlight) -> dict[str, Any]:
 
 
 def _source(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: line[k] for k in ("file", "line", "code")} for line in lines]
+    return [{k: line[k] for k in ("file", "line", "code", "module")} for line in lines]
 
 
 def about_the_run(recordings: Sequence[Reader]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from itertools import groupby
 from torchsan.recording import Reader
 from torchsan.records import Finding
 from torchsan.report.exporter import Exporter
-from torchsan.report.findings import clean, finding_lines, severities_text
+from torchsan.report.findings import clean, finding_lines, severities_text, shown_file
 from torchsan.report.terminal import verdict_text
-from torchsan.report.verdict import counting, verdict
+from torchsan.report.verdict import counting, suppressed_by, verdict
 
 _FINDINGS = 50
 """How many findings are written out; a summary has a limit of its own."""
@@ -36,14 +36,19 @@ def _lines(recording: Reader) -> Iterator[str]:
     if outcome.reasons:
         yield ""
         yield from (f"- {as_text(reason)}" for reason in outcome.reasons)
+    suppressed = [(f, by) for f in recording.findings() if (by := suppressed_by(recording, f)) is not None]
+    if suppressed:
+        yield ""
+        for finding, by in suppressed[:_FINDINGS]:
+            yield f"- {finding.id}: {finding.kind}, suppressed: {as_text(by.reason, 300)}: {_what(finding)}"
     if not findings:
         return
     yield ""
     yield "| finding | severity | kind | where | what |"
     yield "| --- | --- | --- | --- | --- |"
     for finding in findings[:_FINDINGS]:
-        cells = (finding.id, finding.severity, finding.kind, _where(finding), " ".join(finding.message.split()))
-        yield f"| {' | '.join(_as_cell(as_text(cell, 300)) for cell in cells)} |"
+        cells = (finding.id, finding.severity, finding.kind, _where(finding))
+        yield f"| {' | '.join(_as_cell(as_text(cell, 300)) for cell in cells)} | {_as_cell(_what(finding))} |"
     for finding in findings[:_FINDINGS]:
         text = "\n".join(line.text for line in finding_lines(finding))
         yield f"\n<details><summary>{finding.id}: {finding.kind}</summary>\n"
@@ -52,9 +57,13 @@ def _lines(recording: Reader) -> Iterator[str]:
         yield f"\n… and {len(findings) - _FINDINGS} more ({severities_text(findings)} in all)."
 
 
+def _what(finding: Finding) -> str:
+    return as_text(" ".join(finding.message.split()), 300)
+
+
 def _where(finding: Finding) -> str:
     if finding.source:
-        return f"{finding.source[0].file}:{finding.source[0].line}"
+        return f"{shown_file(finding.source[0].file)}:{finding.source[0].line}"
     return finding.kernel or finding.pass_ or finding.stage or ""
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from torchsan.recording import Reader
 from torchsan.records import Finding, SourceLine, encode
 from torchsan.records.finding import fingerprint
-from torchsan.report.explanations import explanation, explanation_text
+from torchsan.report.explanations import explanation, explanation_text, plain_explanation
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import visible
 from torchsan.report.verdict import suppressed_by, verdict
@@ -72,11 +72,11 @@ def as_sarif(
 def _rule(kind: str) -> dict[str, Any]:
     found = explanation(kind)
     meaning = found.meaning if found else kind
-    text = explanation_text(kind, found) if found else kind
+    plain, markdown = (plain_explanation(kind, found), explanation_text(kind, found)) if found else (kind, kind)
     return {
         "id": kind,
         "shortDescription": {"text": meaning},
-        "help": {"text": text, "markdown": text},
+        "help": {"text": plain, "markdown": markdown},
         "properties": {"tags": ["pytorch", "torch.compile"]},
     }
 

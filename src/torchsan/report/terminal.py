@@ -21,6 +21,7 @@ from torchsan.report.findings import (
     field_lines,
     finding_line,
     finding_lines,
+    in_module,
     seen_text,
     severities_text,
     shown_file,
@@ -88,7 +89,7 @@ def print_report(
     sections: list[_Section] = [(partial(_findings, recording, place, verbose or everything, shown or {}), 26)]
     if not quiet and (verbose or everything):
         sections += [
-            (partial(_program, recording, place, None), 14),
+            (partial(_program, recording, place, None, everything), 14),
             (partial(_gaps, recording, place), 8),
             (partial(_memory, recording), 8),
             (partial(_skipped, recording, place, everything), 6),
@@ -101,9 +102,9 @@ def print_report(
 def _what_matters(recording: Reader, place: str, status: Status) -> list[_Section]:
     """Why a run is incomplete, or the kernels beside the culprits."""
     if status is Status.INCOMPLETE:
-        return [(partial(_program, recording, place, None), 14), (partial(_skipped, recording, place, False), 6)]
+        return [(partial(_program, recording, place, None, False), 14), (partial(_skipped, recording, place, False), 6)]
     culprits = {f.kernel for f in counting(recording) if f.kernel and f.severity is not Severity.NOTE}
-    return [(partial(_program, recording, place, culprits), 14)] if culprits else []
+    return [(partial(_program, recording, place, culprits, False), 14)] if culprits else []
 
 
 def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
@@ -256,11 +257,9 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
         lines.append(Line(f"recording: {place}   again: torchsan report {place}", "dim"))
         worst = next((f for f in counting(recording) if f.severity is Severity.ERROR), None)
         if worst is not None:
-            script = f"torchsan repro {place} {clean(worst.id)}"
-            page = f"torchsan open {place}"
-            lines.append(
-                Line(f"next: torchsan explain {worst.kind}   as a script: {script}   as a page: {page}", "dim")
-            )
+            kept = worst.id in recording.reproducible()
+            script = f"   as a script: torchsan repro {place} {clean(worst.id)}" if kept else ""
+            lines.append(Line(f"next: torchsan explain {worst.kind}{script}   as a page: torchsan open {place}", "dim"))
     return lines
 
 
@@ -287,7 +286,9 @@ _BESIDE = 2
 """How many launches before and after a culprit are shown."""
 
 
-def _program(recording: Reader, place: str, culprits: Set[str] | None, limit: int | None) -> list[Line]:
+def _program(
+    recording: Reader, place: str, culprits: Set[str] | None, everything: bool, limit: int | None
+) -> list[Line]:
     """Return the graphs and their kernels in launch order, in at most `limit` lines; only those beside `culprits`."""
     graphs, coverage = recording.graphs(), recording.coverage()
     if not graphs:
@@ -310,7 +311,8 @@ def _program(recording: Reader, place: str, culprits: Set[str] | None, limit: in
     shown = rows if limit is None or len(rows) + 2 <= limit else rows[: max(0, limit - 3)]
     while shown and len(shown) < len(rows) and isinstance(shown[-1], GraphRecord):
         shown.pop()  # A heading without anything below it says nothing.
-    lines = head + list(_table(shown, recording.manifest.cwd, _blamed(recording)))
+    longest = None if everything else _LONGEST_NAME
+    lines = head + list(_table(shown, recording.manifest.cwd, _blamed(recording), longest))
     if len(shown) < len(rows):
         kernels = sum(isinstance(row, KernelRecord) for row in rows[len(shown) :])
         lines.append(_more("  ", kernels, "kernel", place))
@@ -333,9 +335,19 @@ def _blamed(recording: Reader) -> _Blamed:
     return found
 
 
-def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed) -> Iterator[Line]:
+_LONGEST_NAME = 56
+
+
+def _shortened(name: str, longest: int | None) -> str:
+    """A name with its middle left out: it is told from others by how it begins and by the number at its end."""
+    if longest is None or len(name) <= longest:
+        return name
+    return f"{name[: longest - 13]}…{name[-12:]}"
+
+
+def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed, longest: int | None) -> Iterator[Line]:
     kernels = [row for row in rows if isinstance(row, KernelRecord)]
-    names = min(48, max((len(k.name) for k in kernels), default=0))
+    names = min(_LONGEST_NAME, max((len(k.name) for k in kernels), default=0))
     places = min(40, max((len(_location(k, cwd)) for k in kernels), default=0))
     graph: GraphRecord | None = None
     for row in rows:
@@ -347,7 +359,10 @@ def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed) ->
             place = f"{_location(row, cwd):<{places}}  {_code(row)}".rstrip()
             ids = blamed.get((graph.id, graph.direction, row.nth)) if graph is not None else None
             mark = f"  <- {clean(', '.join(ids), 60)}" if ids else ""
-            yield Line(f"    {row.nth:>3}  {clean(row.name):<{names}}  {place}{mark}", "bold" if ids else "")
+            yield Line(
+                f"    {row.nth:>3}  {_shortened(clean(row.name), longest):<{names}}  {place}{mark}",
+                "bold" if ids else "",
+            )
 
 
 def _location(kernel: KernelRecord, cwd: str) -> str:
@@ -426,5 +441,4 @@ def _graph(call: MemoryCall) -> Line:
 def _sources(call: MemoryCall) -> Iterator[Line]:
     for source in call.by_source[:_LINES_OF_SOURCE]:
         place = f"{shown_file(source.file)}:{source.line}" if source.file else "elsewhere"
-        module = f" in {source.module}" if source.module else ""
-        yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + module)}")
+        yield Line(f"  {'':<14} {in_bytes(source.bytes):>10} {clean(place + in_module(source.module))}")

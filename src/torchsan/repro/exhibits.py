@@ -93,7 +93,7 @@ def choose_finding(recording: Reader, wanted: str | None) -> Finding:
         raise UsageError(f"no finding {wanted!r:.40} in {recording.path}; there are: {ids}", slug="no-finding")
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if not errors:
-        raise UsageError(f"no finding of severity error in {recording.path}; name another one", slug="no-finding")
+        raise UsageError(f"no finding of severity error in {recording.path}; others are not made", slug="no-finding")
     return overflow_of(errors[0], errors) or errors[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -151,7 +152,7 @@ class _Maker:
     def _load(self) -> dict[str, bool]:
         try:
             state = json.loads(self.state.read_text())
-            if state["exhibit"] == key_of(self.wanted.exhibit):
+            if state["of"] == self._key():
                 known = {str(k): bool(v) for k, v in state["trials"].items()}
                 self.progress(f"going on after {len(known)} trials of an earlier attempt")
                 return known
@@ -159,6 +160,12 @@ class _Maker:
             pass  # No earlier attempt, or none that can be read.
         return {}
 
+    def _key(self) -> str:
+        """What the trials are about: the same candidate is another trial with another module loaded."""
+        loads = self.wanted.loads
+        texts = [hashlib.sha256(file.read_bytes()).hexdigest() for file in loads.files]
+        return hashlib.sha256(json.dumps([key_of(self.wanted.exhibit), loads.modules, texts]).encode()).hexdigest()
+
     def _save(self, known: dict[str, bool]) -> None:
-        state = {"exhibit": key_of(self.wanted.exhibit), "trials": dict(known)}
+        state = {"of": self._key(), "trials": dict(known)}
         write_atomically(self.state, json.dumps(state))

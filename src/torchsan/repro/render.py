@@ -262,7 +262,7 @@ def readme(
             f"Expected (eager): {as_code(evidence['eager'])}",
             f"Actual (compiled): {as_code(evidence['compiled'])}",
         ]
-    if isinstance(evidence.get("text"), list):
+    if isinstance(evidence.get("text"), list) and evidence["text"]:
         parts.append(fenced("text", "\n".join(map(clean, evidence["text"]))))
     how = "python repro.py          # fails" if verdict else "python repro.py"
     if not verdict and not loads:

@@ -66,9 +66,10 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TORCHSAN_OPTIONS": ""}
 
 
-def _trial_environment(modules: str) -> dict[str, str]:
+def _trial_environment(modules: str, *, caches: bool) -> dict[str, str]:
     """The same without a pool of compilers, which would take longer to start than one kernel to compile."""
-    return environment() | {"TORCHINDUCTOR_COMPILE_THREADS": "1", MODULES: modules}
+    own = {"TORCHINDUCTOR_COMPILE_THREADS": "1", MODULES: modules}
+    return environment() | own | ({} if caches else {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
 
 
 class TrialServer:
@@ -76,11 +77,13 @@ class TrialServer:
 
     It starts when it is asked to get ready, or for the first trial, and ends with the context. Trials find modules in
     the folder `modules`, after all others. It imports PyTorch's compiler and the modules of `warm` before it forks.
+    Without `caches` all is compiled anew: the key of a compile cache does not tell a changed compiler from PyTorch's.
     """
 
-    def __init__(self, modules: str = "", warm: Sequence[str] = ()) -> None:
+    def __init__(self, modules: str = "", warm: Sequence[str] = (), *, caches: bool = True) -> None:
         self._modules = modules
         self._warm = tuple(warm)
+        self._caches = caches
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -119,7 +122,7 @@ class TrialServer:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=_trial_environment(self._modules),
+                env=_trial_environment(self._modules, caches=self._caches),
                 start_new_session=True,  # Ctrl-C is for us; the trials are ended, not interrupted.
             )
         return self._control
@@ -141,13 +144,13 @@ class TrialServer:
         raise InternalError("no process for trials can be started; see `torchsan doctor`", slug="internal-error")
 
 
-def run_anew(request: Request) -> Answer:
+def run_anew(request: Request, *, caches: bool = True) -> Answer:
     """Run one request in an interpreter started for it."""
     try:
         done = subprocess.run(
             [sys.executable, _PROCESS, "once", json.dumps(asdict(request))],
             cwd=request.folder,
-            env=_trial_environment(""),
+            env=_trial_environment("", caches=caches),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=request.timeout,

@@ -189,7 +189,7 @@ class Runner:
         in an interpreter started for it, not in a fork.
         """
         request = Request(work="script", folder=str(folder), timeout=limit, check=self.checks, loads=self.loads)
-        if (run_anew if anew else self.server.ask)(request).timeout:
+        if (run_anew(request, caches=False) if anew else self.server.ask(request)).timeout:
             raise TimeoutError
         with suppress(RecordingError):
             finalize(folder / "recording", None)

@@ -58,16 +58,21 @@ class Sweep:
         return dict(sorted(counted.items()))
 
 
+_IN_WORDS = {"baseline": "in the baseline"}
+
+
 def sweep_text(sweep: Sweep) -> str:
     """Return the last line of a sweep: what its verdict covers."""
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sweep.outcomes.items()) or "none run"
+    words = {"findings": "with findings"}
+    outcomes = ", ".join(f"{n} {words.get(outcome, outcome)}" for outcome, n in sweep.outcomes.items()) or "none run"
     states = Counter(str(f.state) for f in sweep.finds if f.severity is Severity.ERROR)
-    found = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+    found = ", ".join(f"{n} {_IN_WORDS.get(state, state)}" for state, n in sorted(states.items()))
     parts = [f"{count(len(sweep.results), 'program')}: {outcomes}"]
     parts += [f"errors: {found}"] if found else []
     parts += [f"{sweep.reused} from before"] if sweep.reused else []
     parts += [f"{sweep.missing} not run"] if sweep.missing else []
-    return f"torchsan: {sweep.status}: " + "; ".join(parts)
+    status = "nothing new" if found and sweep.status is Status.CLEAN else sweep.status
+    return f"torchsan: {status}: " + "; ".join(parts)
 
 
 def sweep_lines(sweep: Sweep, *, quiet: bool = False) -> Iterator[Line]:
@@ -99,7 +104,8 @@ def _unjudged_lines(sweep: Sweep) -> Iterator[Line]:
 
 def _find_lines(n: int, find: Find) -> Iterator[Line]:
     style = "bold red" if find.counts else "bold"
-    state = f" ({find.state}{': ' + find.reason if find.reason and find.state is not State.NEW else ''})"
+    reason = f": {find.reason}" if find.reason and find.state not in (State.NEW, State.BASELINE) else ""
+    state = f" ({_IN_WORDS.get(find.state, find.state)}{reason})"
     yield Line(clean(f"F{n}: {find.severity}: {find.kind}{state}", 400), style)
     yield Line(f"    {clean(' '.join(find.message.split()), 400)}")
     for label, value in _place(find):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchsan.errors import UsageError
-from torchsan.records import Finding, Severity, decode
+from torchsan.records import Finding, Severity, Stage, decode
 from torchsan.records.finding import cause
 from torchsan.sweep.results import BROKEN, Outcome, Result
 
@@ -63,7 +63,10 @@ class Find:
 
 
 def finds_of(results: Iterable[Result]) -> list[Find]:
-    """Return what the results have found, each once: errors first, then what the most programs have."""
+    """Return what the results have found, each once: errors first, then what the most programs have.
+
+    Of equals an operator that is wrong by itself comes first: what was compiled with it may be wrong for that reason.
+    """
     groups: dict[str, list[tuple[Result, Finding | None]]] = defaultdict(list)
     for result in results:
         for finding in result.findings:
@@ -71,7 +74,12 @@ def finds_of(results: Iterable[Result]) -> list[Find]:
         if result.outcome in BROKEN:
             groups[_print_of_broken(result)].append((result, None))
     found = [_find(name, seen) for name, seen in groups.items()]
-    return sorted(found, key=lambda f: (-f.severity.rank, -len(f.programs), f.fingerprint))
+
+    def order(find: Find) -> tuple[Any, ...]:
+        by_itself = find.finding is not None and find.finding.stage is Stage.EAGER
+        return (-find.severity.rank, -len(find.programs), not by_itself, find.fingerprint)
+
+    return sorted(found, key=order)
 
 
 def prints_of(result: Result) -> set[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ class Snapshot:
     stage: Stage
     pass_: str | None = None
     patterns: tuple[str, ...] = ()
+    function: str | None = None
+    """Of a pass that the user has put into Inductor's configuration: which function it is."""
     graph: torch.fx.Graph = field(repr=False)
     attributes: dict[str, Any] = field(repr=False)
     """What the graph's `get_attr` and `call_module` nodes refer to."""
@@ -74,7 +77,16 @@ class Trail:
             return
         self._fingerprint = fingerprint
         graph, attributes = copy_graph(module)
-        self.snapshots.append(Snapshot(stage=stage, pass_=pass_, patterns=patterns, graph=graph, attributes=attributes))
+        self.snapshots.append(
+            Snapshot(
+                stage=stage,
+                pass_=pass_,
+                patterns=patterns,
+                function=_users_pass(pass_),
+                graph=graph,
+                attributes=attributes,
+            )
+        )
 
     def takes(self, module: torch.fx.GraphModule) -> bool:
         """Whether the module has the inputs of this trail, by name."""
@@ -130,14 +142,20 @@ def _fingerprint(module: torch.fx.GraphModule) -> int:
     return hash("\n".join(lines))
 
 
-def trace_operators(function: Callable[..., Any], args: list[Any]) -> torch.fx.GraphModule:
+def trace_operators(function: Callable[..., Any], args: list[Any], *, transformed: bool) -> torch.fx.GraphModule:
     """Run the function on these arguments and return the operators that it called, before autograd takes them apart.
 
-    Mutations stay as they are; the arguments are changed as the function changes them.
+    Mutations stay as they are; the arguments are changed as the function changes them. One that is `transformed` is
+    looked at below autograd: above it, operators get what is valid inside of a transform only.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    return make_fx(function, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)(*args)
+    return make_fx(function, pre_dispatch=not transformed, tracing_mode="real", _allow_non_fake_inputs=True)(*args)
+
+
+def uses_transforms(graph: torch.fx.Graph) -> bool:
+    """Whether Dynamo's graph enters a transform of `torch.func`, such as `vmap`."""
+    return any("increment_nesting" in getattr(node.target, "__name__", "") for node in graph.nodes)
 
 
 _PHASES = {
@@ -260,6 +278,16 @@ def watch_passes(patches: Patches, following: Following, failed: Callable[[Excep
     patches.wrap("torch._inductor.fx_passes.joint_graph", "replace_random_passes", replace_random)
     for name in _PATTERN_ENTRIES:
         patches.wrap("torch._inductor.pattern_matcher", f"{name}.apply", apply_pattern)
+
+
+def _users_pass(name: str | None) -> str | None:
+    """The function that the user has set as this pass, as `scale at /home/me/train.py:10`; None for PyTorch's own."""
+    function = getattr(sys.modules.get("torch._inductor.config"), name, None) if name else None
+    if not callable(function):
+        return None
+    code = getattr(function, "__code__", None)
+    place = f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    return f"{getattr(function, '__qualname__', type(function).__qualname__)}{place}"
 
 
 def _pattern_name(entry: Any) -> str:

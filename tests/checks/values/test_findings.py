@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchsan.checks.values.findings import where_bad
+from torchsan.checks.values.findings import _text, flip_text, where_bad
 
 
 def bad(*indices: Any) -> torch.Tensor:
@@ -44,3 +44,28 @@ def bad(*indices: Any) -> torch.Tensor:
 )
 def test_a_place_is_given_as_data_and_in_words(found: torch.Tensor, pattern: str, place: dict[str, Any]) -> None:
     assert where_bad(found) == {"pattern": pattern, "place": place}
+
+
+@pytest.mark.parametrize(
+    ("first", "what", "lines"),
+    [
+        ([0, 3], "wrong", ["wrong: one element of float32[2, 4] (1 of 8)", "at [0, 3]: compiled 1, "]),
+        ([], "differ", ["differ: one element of float32[2, 4] (1 of 8)", "compiled 1, "]),
+    ],
+)
+def test_what_cannot_be_told_is_not_called_wrong_and_one_number_has_no_place(
+    first: list[int], what: str, lines: list[str]
+) -> None:
+    evidence = {"pattern": "one element", "dtype": "float32", "shape": [2, 4], "bad": 1, "elements": 8}
+    numbers = {"compiled": 1.0, "eager": 2.0, "float64": 2.0, "allowed": 0.5}
+    rest: dict[str, Any] = {"first_bad": first, "inputs": [], "through": [], "filled": {}, "computes": []}
+    text = list(_text(evidence | numbers | rest, {}, what))
+    assert text[0] == lines[0]
+    assert text[1].startswith(lines[1])
+
+
+def test_a_kernel_is_named_once() -> None:
+    flip = {"node": "argmax", "margin": 0.5, "upstream": {"nodes": ["mul"], "kernel": "cpp_fused_mul_0"}}
+    text = "argmax turns on a difference of 0.5 units in the last place of mul"
+    assert flip_text(flip) == f"{text}, which cpp_fused_mul_0 computes"
+    assert flip_text(flip, "cpp_fused_mul_0") == text

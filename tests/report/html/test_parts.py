@@ -86,6 +86,13 @@ def test_memory_and_values_are_parts(model: Model) -> None:
     assert columns["mean"][0] == 0.123457, "six digits are enough for the eye"
 
 
+def test_a_diff_that_is_drawn_is_not_among_the_lines_to_read() -> None:
+    diff = "--- before\n+++ after\n-a = aten.add.Tensor(x, y)"
+    text = ["at [0]: compiled 1, eager 2", "what it did to the graph:", *diff.splitlines()]
+    assert evidence_model({"diff": diff, "text": text})["text"] == text[:1]
+    assert evidence_model({"text": text})["text"] == text
+
+
 def test_what_is_not_well_formed_becomes_no_picture() -> None:
     shown = evidence_model(
         {"picture": {"map": {"rows": -1}, "errors": [], "samples": [3]}, "differences": [1], "diff": 2}

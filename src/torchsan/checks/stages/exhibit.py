@@ -18,7 +18,7 @@ from torchsan.records import Exhibit, Finding, Given, OperatorCall
 from torchsan.reference.aside import aside
 from torchsan.reference.nudge import map_tensors
 from torchsan.torch_internals.compile_stages import CompileStages
-from torchsan.torch_internals.snapshots import trace_operators
+from torchsan.torch_internals.snapshots import trace_operators, uses_transforms
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -104,7 +104,9 @@ def _trace(stages: CompileStages, given: list[Any], names: Sequence[str]) -> _Tr
     """All that Dynamo's graph calls, by running it; `names` are those of the tensors among what is `given`."""
     tensors: dict[str, torch.Tensor] = {}
     with first_stage_graph(stages).opened() as run:
-        module = trace_operators(lambda *args: run(list(args)), map_tensors(torch.Tensor.detach, given))
+        transformed = uses_transforms(stages.dynamo.snapshots[0].graph)
+        plain = map_tensors(torch.Tensor.detach, given)
+        module = trace_operators(lambda *args: run(list(args)), plain, transformed=transformed)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     inputs = [p for p, value in zip(placeholders, given, strict=True) if isinstance(value, torch.Tensor)]
     known = dict(zip(inputs, names, strict=True))

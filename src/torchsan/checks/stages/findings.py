@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.plan import StageGraph
-from torchsan.checks.values.findings import evidence_of, flip_evidence, flip_text
+from torchsan.checks.values.findings import at_place, evidence_of, flip_evidence, flip_text
 from torchsan.graphs.nodes import names_of, why_unnamed
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
@@ -192,6 +192,9 @@ def stage_finding(
         about=changed,
     )
     evidence = found.evidence | {"pass": {"name": after.pass_, "patterns": list(after.patterns)}}
+    if after.function is not None:
+        evidence["pass"]["function"] = after.function
+        evidence["text"] = [*evidence["text"], f"the pass is {after.function}"]
     if previous is not None:
         evidence["diff"] = _diff(previous, after)
         evidence["text"] = [*evidence["text"], "what it did to the graph:", *evidence["diff"].splitlines()]
@@ -214,7 +217,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
         graph=graph,
         kernel=kernel,
         message=message,
-        evidence=evidence | {"text": [text]},
+        evidence=evidence | {"text": []},  # The message says it.
         **names,
     )
 
@@ -256,7 +259,7 @@ def _text(evidence: dict[str, Any]) -> Iterator[str]:
     if "compiled" in evidence:
         names = [name for name in ("compiled", "eager", "float64") if name in evidence]
         values = map(" ".join, zip(names, _told_apart(*(evidence[name] for name in names)), strict=True))
-        yield f"at {evidence['first_bad']}: {', '.join(values)}"
+        yield f"{at_place(evidence)}{', '.join(values)}"
     results = evidence["results"]
     if len(results) > 1:
         more = f" and {len(results) - _MOST_RESULTS} more" if len(results) > _MOST_RESULTS else ""
@@ -276,7 +279,7 @@ def following(finding: Finding, cause: str | None) -> Finding:
 def _what(difference: Difference, evidence: dict[str, Any]) -> str:
     if difference.message:
         return difference.message
-    place = str(evidence["first_bad"]) if evidence["first_bad"] else ""
+    place = f" at {evidence['first_bad']}" if evidence["first_bad"] else ""
     compiled, eager = _told_apart(evidence["compiled"], evidence["eager"])
     return f"{difference.name}{place} is {compiled}, not {eager} ({evidence['bad']} of {evidence['elements']} elements)"
 

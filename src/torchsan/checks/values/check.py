@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.options import Calls, calls_until, selects_call
 from torchsan.recording import current_rank
-from torchsan.records import Check, Severity
+from torchsan.records import Check, KernelKind, Severity
 from torchsan.watch.calls import wake_all
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.requests import Requests
@@ -49,6 +49,8 @@ class ValuesCheck(Observer):
         self._usual: dict[int, Usual] = {}
         self._called = 0
         self._times: Counter[Hashable] = Counter()
+        self._first: dict[Hashable, Hashable] = {}
+        """By graph, kernel, operators and kind: the key of the first finding."""
         self._requests = Requests(collector.recorder)
 
     @contextmanager
@@ -142,9 +144,15 @@ class ValuesCheck(Observer):
     def _report(self, program: CompiledProgram, finding: Finding, build: Build) -> None:
         """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error.
 
-        Under a budget it is counted, and one that is new has the whole of the next calls looked at.
+        Under a budget it is counted, and one that is new has the whole of the next calls looked at. Where a kernel that
+        was generated once is launched several times, its findings follow from the first.
         """
         key = (finding.graph, finding.kernel, finding.buffer, finding.kind, finding.severity)
+        if any(k.kind is KernelKind.FUSED and k.name == finding.kernel for k in program.record.kernels):
+            same = (finding.graph, finding.kernel, finding.ops, finding.kind, finding.severity)
+            first = self._collector.find(Check.VALUES, self._first.setdefault(same, key))
+            if first is not None and first.id and first.buffer != finding.buffer:
+                finding = replace(finding, evidence={**finding.evidence, "follows": first.id})
         if self.sampler is None:
             self._collector.add(key, finding, build, program)
             return

@@ -89,7 +89,7 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         None: "whether eager gives the same result twice was not tried",
     }
     evidence["text"] = [
-        f"at {evidence['first_bad']}: first {_short(evidence['first'])}, again {_short(evidence['second'])}",
+        f"{at_place(evidence)}first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
@@ -146,12 +146,12 @@ def flip_finding(
         program,
         launch,
         [flip.node],
-        evidence | {"text": [flip_text(evidence["flip"])]},
+        evidence | {"text": []},  # The message says it.
         kind=Kind.PRECISION_LOSS,
         stage=Stage.KERNEL,
         severity=Severity.NOTE,
         buffer=target.buffer,
-        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'])}",
+        message=f"{what} ({target.node.name}), and rounding explains it: {flip_text(evidence['flip'], launch.kernel)}",
     )
 
 
@@ -169,11 +169,14 @@ def flip_evidence(flip: Flip, differ: int, elements: int, kernel: str | None) ->
     }
 
 
-def flip_text(flip: Mapping[str, Any]) -> str:
-    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`."""
+def flip_text(flip: Mapping[str, Any], said: str | None = None) -> str:
+    """`argmax turns on a difference of 0.5 units in the last place of mul, which cpp_fused_argmax_mul_0 computes`.
+
+    A kernel that was `said` already is not named again.
+    """
     margin = "the last bits" if flip["margin"] is None else f"{flip['margin']:.2g} units in the last place"
     nodes, kernel = ", ".join(flip["upstream"]["nodes"]), flip["upstream"]["kernel"]
-    computed = f", which {kernel} computes" if kernel else ""
+    computed = f", which {kernel} computes" if kernel and kernel != said else ""
     return f"{flip['node']} turns on a difference of {margin} of {nodes}{computed}"
 
 
@@ -229,7 +232,7 @@ def _evidence(
         evidence["shared"] = {"nodes": names, "what": str(shared.slope), "size": shared.size, "sigmas": shared.sigmas}
     if judgement.explained is not None:
         evidence["explained"] = str(judgement.explained)
-    evidence["text"] = list(_text(evidence, called))
+    evidence["text"] = list(_text(evidence, called, "differ" if judgement.outcome is Outcome.UNDECIDED else "wrong"))
     return evidence
 
 
@@ -334,11 +337,16 @@ def _inputs(wrong: Wrong, computed: list[torch.fx.Node], index: tuple[int, ...])
             yield {"name": name, "shape": list(t.shape), "range": [low, high]}
 
 
-def _text(evidence: dict[str, Any], called: Mapping[str, str]) -> Iterator[str]:
+def at_place(evidence: Mapping[str, Any]) -> str:
+    """Where the first bad element is, as `at [0, 3]: `; nothing for a tensor that is one number."""
+    return f"at {evidence['first_bad']}: " if evidence["first_bad"] else ""
+
+
+def _text(evidence: dict[str, Any], called: Mapping[str, str], what: str) -> Iterator[str]:
     shape = ", ".join(map(str, evidence["shape"]))
-    yield f"wrong: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
+    yield f"{what}: {evidence['pattern']} of {evidence['dtype']}[{shape}] ({evidence['bad']} of {evidence['elements']})"
     values = [f"{name} {_short(evidence[name])}" for name in ("compiled", "eager", "float64")]
-    yield f"at {evidence['first_bad']}: {', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
+    yield f"{at_place(evidence)}{', '.join(values)}; rounding explains ±{_short(evidence['allowed'])}"
     inputs = [
         f"{called.get(i['name'], i['name'])}{i['at']} = {_short(i['value'])}"
         if "at" in i

@@ -19,12 +19,19 @@ def evidence_model(evidence: Mapping[str, Any]) -> dict[str, Any]:
     pictures = [p for p in (_map(evidence), _errors(evidence), _samples(evidence), _bounds(evidence)) if p]
     pictures += [p for p in (_diff(evidence), _chain(evidence), _table(evidence)) if p]
     text = evidence.get("text")
+    text = _without_diff(text, evidence.get("diff")) if isinstance(text, list) and _diff(evidence) else text
     shown = {"picture", "text", "launch", "follows", *(key for p in pictures for key in p.pop("keys"))}
     return {
         "text": [cut(str(line)) for line in text[:40]] if isinstance(text, list) else [],
         "pictures": pictures,
         "rest": Cutter()({k: v for k, v in evidence.items() if k not in shown}),
     }
+
+
+def _without_diff(text: list[Any], diff: Any) -> list[Any]:
+    """The lines to read without the diff that they end with, and its heading: it is one of the pictures."""
+    lines = str(diff).splitlines()
+    return text[: -len(lines) - 1] if text[-len(lines) :] == lines else text
 
 
 def _natural(value: Any) -> bool:
@@ -90,7 +97,9 @@ def _samples(evidence: Mapping[str, Any]) -> Picture | None:
         if isinstance(row, dict) and row.get("compiled") is not None
     ]
     keys = ["first_bad", *_COLUMNS]
-    return {"picture": "samples", "keys": keys, "names": list(names.values()), "rows": rows} if rows else None
+    bad = evidence.get("bad")
+    of = {"names": list(names.values()), "bad": bad if _natural(bad) else len(rows)}
+    return {"picture": "samples", "keys": keys, "rows": rows, **of} if rows else None
 
 
 def _index(value: Any) -> str:

@@ -112,7 +112,7 @@ def build(recording: Reader) -> Model:
     parts["values"] = values_part(values, positions, len(watched))
     memory = memory_part(recording, positions, lines)
     parts["memory"] = memory
-    kept = _kept(recording)
+    kept = recording.reproducible()
     launches = [Launches(graph) for graph in graphs]
     began = began_at(recording.manifest)
     findings = [_finding(f, launches, positions, lines, began) | {"repro": f.id in kept} for f in recording.findings()]
@@ -230,12 +230,6 @@ def _finding(
         "follows": cut(str(finding.evidence["follows"]), 20) if finding.evidence.get("follows") else None,
         **evidence_model(finding.evidence),
     }
-
-
-def _kept(recording: Reader) -> set[str]:
-    """The findings of which enough was kept for `torchsan repro`."""
-    exhibits = [body.get("exhibit") for body in recording.events("exhibit")]
-    return {e["finding"] for e in exhibits if isinstance(e, dict) and isinstance(e.get("finding"), str)}
 
 
 def _run(recording: Reader) -> dict[str, Any]:

@@ -38,7 +38,7 @@ function findingPage(f) {
       h("h2", {}, "From the kernel to your code"),
       chainOf({ graph, nth: f.launch, kernel: f.kernel, nodes: nodesOf(f), source: f.source, suspects: new Set(f.nodes) }),
     ] : null,
-    f.repro ? h("p", {}, "By itself, as a script: ", code(`torchsan repro ${index.run.name} ${f.id}`)) : null,
+    f.repro ? h("p", { class: "script" }, "By itself, as a script: ", code(`torchsan repro ${index.run.name} ${f.id}`)) : null,
   ];
 }
 

@@ -58,14 +58,14 @@ const PICTURES = {
       svg("svg", { class: "bars", viewBox: `0 0 ${width} ${high + 18 + bottom}`, width, height: high + 18 + bottom, role: "img", "aria-label": `Histogram of errors: ${over} elements beyond what rounding allows, ${within} within` },
         bars,
         svg("line", { class: "limit", x1: limit, x2: limit, y1: 4, y2: 18 + high + 4 }),
-        svg("text", { class: "axis", x: limit + 4, y: 12 }, "rounding ends here"),
+        svg("text", { class: "axis", x: limit - 4, y: 12, "text-anchor": "end" }, "rounding ends here"),
         svg("text", { class: "axis", x: width / 2, y: high + 18 + 30, "text-anchor": "middle" }, "error, in multiples of what is allowed")));
   },
 
   samples(p) {
     const float64 = p.rows.some((row) => row[3] !== null);
     const allowed = p.rows.some((row) => row[4] !== null);
-    const heads = ["at", ...p.names, float64 && "float64", float64 && "error", allowed && "allowed", allowed && float64 && "error ÷ allowed"];
+    const heads = ["at", ...p.names, float64 && "float64", float64 && "error", allowed && "allowed", allowed && float64 && "ratio"];
     const rows = p.rows.map(([at, compiled, eager, exact, limit]) => {
       const error = typeof compiled === "number" && typeof exact === "number" ? Math.abs(compiled - exact) : null;
       const times = error !== null && limit ? error / limit : null;
@@ -75,7 +75,7 @@ const PICTURES = {
       if (allowed && float64) cells.push(times === null ? "–" : `${short(times, 3)} ×`);
       return h("tr", {}, cells.map((cell) => h("td", { class: "number" }, cell)));
     });
-    return figure("Side by side", `${count(p.rows.length, "wrong element")}, from the first to the last.`,
+    return figure("Side by side", `${p.rows.length < p.bad ? `${p.rows.length} of ${count(p.bad, "wrong element")}` : count(p.rows.length, "wrong element")}, from the first to the last.`,
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wrong elements side by side" }, table(heads.filter(Boolean), rows, { class: "grid numbers" })));
   },
 
