@@ -143,12 +143,12 @@ class _Transformed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.where = nn.Sequential(nn.Conv2d(1, 8, 7), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(968, 6))
-        self.what = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        nn.init.zeros_(self.where[-1].weight)
-        nn.init.constant_(self.where[-1].bias, 0)
+        last = nn.Linear(968, 6)
         with torch.no_grad():
-            self.where[-1].bias[[0, 4]] = 1
+            last.weight.zero_()
+            last.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
+        self.where = nn.Sequential(nn.Conv2d(1, 8, 7), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), last)
+        self.what = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def forward(self, x: Tensor) -> Any:
         grid = F.affine_grid(self.where(x).view(-1, 2, 3), list(x.shape), align_corners=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsan.reference.distances import are_counts, away, near, same, scale
+from torchsan.reference.distances import are_counts, as_near_as_usual, away, near, relative_error, same, scale
 
 NAN, INF = float("nan"), float("inf")
 
@@ -39,3 +39,14 @@ def test_counts_are_small_whole_numbers_that_eager_has_right() -> None:
     assert not are_counts(ten, nine + 0.01, nine)
     assert not are_counts(ten * 100, nine * 100, nine * 100)
     assert not are_counts(ten + 0j, nine + 0j, nine + 0j)
+
+
+def test_a_result_is_as_near_as_usual_up_to_what_eager_was_off_in_an_earlier_call() -> None:
+    exact = torch.linspace(-1, 1, 100, dtype=torch.float64)
+    error = relative_error((exact * (1 + 1e-5)).float(), exact)
+    assert error == pytest.approx(1e-5, rel=0.1)
+    eager = exact.float()
+    assert as_near_as_usual(eager * (1 + 5e-5), eager, error)
+    assert not as_near_as_usual(eager * (1 + 1e-4), eager, error)
+    assert not as_near_as_usual(eager * torch.nan, eager, error)
+    assert not as_near_as_usual(torch.ones(3, dtype=torch.int64), torch.tensor([1, 1, 2]), error)

@@ -21,7 +21,6 @@ from torchsan.reference.distances import (
     are_counts,
     as_double,
     away,
-    comparable,
     doubt,
     has_ulp,
     is_half,
@@ -354,40 +353,6 @@ def same_in_float64(actual: torch.Tensor, expected: torch.Tensor, *, double: boo
     size = torch.where(torch.isfinite(e), e.abs(), torch.zeros_like(distance))
     allowed = (size + float(size.square().mean().sqrt())) * tolerance
     return bool(((distance <= allowed) | same(a, e)).all())
-
-
-def as_near_as_eager(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether a result lies about as near to float64's as eager's does, taken as a whole.
-
-    Enough where the graphs are known to be right, and far cheaper than finding out what rounding can do.
-    """
-    if not actual.is_floating_point() or actual.shape != exact.shape:
-        return False
-    if actual.numel() == 0:
-        return True
-    c = exact.to(torch.float64)
-    own, other = float((actual - c).abs().max()), float((eager - c).abs().max())
-    # Not a number compares as false, and so is never near.
-    return own <= 8 * other + 16 * torch.finfo(actual.dtype).eps * float(c.abs().max())
-
-
-def relative_error(eager: torch.Tensor, exact: torch.Tensor) -> float:
-    """How far eager's result lies from float64's at most, as a part of the largest element; 0 for whole numbers."""
-    if not eager.is_floating_point() or eager.numel() == 0:
-        return 0.0
-    c = exact.to(torch.float64)
-    return float((eager - c).abs().max()) / max(float(c.abs().max()), torch.finfo(eager.dtype).tiny)
-
-
-def as_near_as_usual(actual: torch.Tensor, eager: torch.Tensor, error: float) -> bool:
-    """What `as_near_as_eager` asks, by the relative error that eager's result had in an earlier call of the graph."""
-    if actual.numel() == 0:
-        return True
-    if not actual.is_floating_point():
-        return bool((actual == eager).all())
-    allowed = 7 * error + 16 * torch.finfo(actual.dtype).eps
-    # Not a number compares as false, and so is never near.
-    return float((comparable(actual) - comparable(eager)).abs().max()) <= allowed * float(comparable(eager).abs().max())
 
 
 def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:

@@ -32,8 +32,9 @@ from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.aside import aside
 from torchsan.reference.calls import LastOperator, RepeatableCall, Results, named_outputs
+from torchsan.reference.distances import as_near_as_eager
 from torchsan.reference.flips import Flip, find_flip
-from torchsan.reference.judge import Outcome, as_near_as_eager
+from torchsan.reference.judge import Outcome
 from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 

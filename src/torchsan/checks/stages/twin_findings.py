@@ -12,14 +12,8 @@ from torchsan.checks.stages.findings import Difference, wrong
 from torchsan.records import Kind
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
-from torchsan.reference.judge import (
-    Outcome,
-    agrees,
-    as_near_as_eager,
-    as_near_as_usual,
-    is_another,
-    relative_error,
-)
+from torchsan.reference.distances import as_near_as_eager, as_near_as_usual, relative_error
+from torchsan.reference.judge import Outcome, agrees, is_another
 from torchsan.reference.twin import After, Autocast, Twin
 
 _ULPS = 64.0

@@ -39,14 +39,8 @@ from torchsan.recording.flight import Flight
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
-from torchsan.reference.judge import (
-    Outcome,
-    agrees,
-    as_near_as_eager,
-    as_near_as_usual,
-    is_another,
-    relative_error,
-)
+from torchsan.reference.distances import as_near_as_eager, as_near_as_usual, relative_error
+from torchsan.reference.judge import Outcome, agrees, is_another
 from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
