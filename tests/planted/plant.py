@@ -69,9 +69,9 @@ def in_kernel(kernel: str, code: str) -> Edit:
     """Run `code` at the end of the C++ kernel whose name begins so."""
 
     def edit(source: str) -> str:
-        pattern = (
-            rf"({kernel}\w* = async_compile\.cpp_pybinding\(.*?)(    inductor_cpu_integer_div_error_flag = nullptr;)"
-        )
+        # PyTorch 2.12 ends a kernel without looking at divisions by zero.
+        end = r"    inductor_cpu_integer_div_error_flag = nullptr;|\}\n"
+        pattern = rf"({kernel}\w* = async_compile\.cpp_pybinding\(.*?\n)({end})"
         return re.sub(pattern, lambda m: f"{m[1]}    {code}\n{m[2]}", source, count=1, flags=re.DOTALL)
 
     return edit

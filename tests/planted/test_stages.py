@@ -154,7 +154,8 @@ def test_passes_that_change_nothing_that_matters_are_not_named() -> None:
 
 
 def curve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.silu(x @ w).tanh() * 3
+    product = x @ w
+    return torch.nn.functional.silu(product).tanh() * 3
 
 
 def train(backend: Any) -> Callable[[], None]:

@@ -89,6 +89,8 @@ def counted() -> Iterator[Counter[str]]:
 def _retargeted(name: str, change: tuple[str, str] = ("", "")) -> Callable[[str], str]:
     """In the place of what was generated for the CPU, what was generated for CUDA."""
     text = (WRAPPERS / f"{name}.wrapper").read_text(encoding="utf-8")
+    if "import copy_if_misaligned" in text and not hasattr(torch._C._dynamo.guards, "copy_if_misaligned"):
+        pytest.skip("the code is of a PyTorch that copies what is misaligned otherwise than this one")
     text = text.replace("device_str='cuda'", "device_str='cpu'").replace("set_driver_to_gpu", "set_driver_to_cpu")
     assert change[0] in text
     return lambda _source: text.replace(*change) if change[0] else text

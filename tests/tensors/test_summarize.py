@@ -344,6 +344,7 @@ def test_tensors_inside_vmap_and_fake_mode_are_survived() -> None:
         assert summarize(real).mean == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # of 2.12
 def test_inside_a_compiled_function_it_runs_uncompiled() -> None:
     seen: list[Any] = []
 

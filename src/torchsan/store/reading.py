@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -155,10 +156,12 @@ def _sparse(record: SparseRecord, device: torch.device, fetch: Callable[[BlobRef
     parts = [_dense(part, device, fetch) for part in record.parts.values()]
     # Indices are checked: those of a damaged store could point anywhere.
     make: Any = torch.sparse_coo_tensor  # torch's stubs know one of its signatures only
-    if record.layout == "sparse_coo":
-        tensor = make(*parts, record.shape, check_invariants=True, is_coalesced=record.coalesced or None)
-    else:
-        make = torch.sparse_compressed_tensor
-        tensor = make(*parts, record.shape, layout=getattr(torch, record.layout), check_invariants=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse invariant checks")  # PyTorch 2.12 says that they are not made.
+        if record.layout == "sparse_coo":
+            tensor = make(*parts, record.shape, check_invariants=True, is_coalesced=record.coalesced or None)
+        else:
+            make = torch.sparse_compressed_tensor
+            tensor = make(*parts, record.shape, layout=getattr(torch, record.layout), check_invariants=True)
     assert isinstance(tensor, torch.Tensor), "the constructors make tensors"
     return tensor
