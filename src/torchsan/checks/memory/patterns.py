@@ -216,7 +216,9 @@ class Repeat:
         self._written = written
         self._before = before
 
-    def run(self, unwritten: Bits, wholes: Bits) -> dict[Block, torch.Tensor]:
+    def run(
+        self, unwritten: Bits, wholes: Bits, number: Callable[[torch.dtype], int] = ordinary
+    ) -> dict[Block, torch.Tensor]:
         """Return what the launch leaves when these positions of `wholes` hold an ordinary number instead of poison."""
         saved = {block: copied(whole) for block, whole in self._written.items()}
         originals = {block: wholes[block][where].clone() for block, where in unwritten.items()}
@@ -225,7 +227,7 @@ class Repeat:
                 if block in self._before:
                     whole.copy_(self._before[block])
             for block, where in unwritten.items():
-                wholes[block][where] = ordinary(block.dtype)
+                wholes[block][where] = number(block.dtype)
             self._again()
             return {block: copied(whole) for block, whole in self._written.items()}
         finally:
@@ -241,9 +243,15 @@ class Repeat:
         hold poison, and while they hold ordinary numbers. A launch that does not repeat itself to the bit (atomic
         additions) is given the benefit of the doubt.
         """
+        found = self._read(unwritten, wholes, ordinary)
+        # As a bool the pattern is neither, and compiled code may take it for False as well.
+        flags = {b: where for b, where in unwritten.items() if b.dtype is torch.bool and b not in found}
+        return found | (self._read(flags, wholes, lambda _dtype: 1) if flags else set())
+
+    def _read(self, unwritten: Bits, wholes: Bits, number: Callable[[torch.dtype], int]) -> set[Block]:
         poisoned = {block: copied(whole) for block, whole in self._written.items()}
-        numbers = self.run(unwritten, wholes)
-        if not self._differ(poisoned, numbers, unwritten):
+        numbers = self.run(unwritten, wholes, number)
+        if not self._differ(poisoned, numbers, unwritten, number):
             return set()
         if any(not torch.equal(left, poisoned[b]) for b, left in self.run({}, wholes).items()):
             return set()
@@ -252,21 +260,21 @@ class Repeat:
         found = set()
         for block, where in unwritten.items():
             others = {b: w for b, w in unwritten.items() if b is not block}
-            if self._differ(poisoned, self.run({block: where}, wholes), {block: where}) or self._differ(
-                self.run(others, wholes), numbers, {block: where}
+            if self._differ(poisoned, self.run({block: where}, wholes, number), {block: where}, number) or self._differ(
+                self.run(others, wholes, number), numbers, {block: where}, number
             ):
                 found.add(block)
         return found or set(unwritten)
 
     @staticmethod
-    def _differ(poisoned: Bits, second: Bits, unwritten: Bits) -> bool:
+    def _differ(poisoned: Bits, second: Bits, unwritten: Bits, number: Callable[[torch.dtype], int]) -> bool:
         """Whether two runs leave different things; between them these positions went from poison to ordinary."""
         for block, first in poisoned.items():
             different = first != second[block]
             if (where := unwritten.get(block)) is not None:
                 # What the launch left alone differs because it was given differently, and shows nothing.
                 untouched = first[where] == torch.iinfo(first.dtype).max
-                alone = untouched & (second[block][where] == ordinary(block.dtype))
+                alone = untouched & (second[block][where] == number(block.dtype))
                 different[where[alone]] = False
             if bool(different.any()):
                 return True
