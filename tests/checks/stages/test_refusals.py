@@ -60,6 +60,17 @@ def test_a_program_that_catches_what_the_compiled_code_raises_too_is_left_alone(
     assert not run.findings
 
 
+@pytest.mark.parametrize(
+    "error", ["UserWarning: it may change", "RuntimeError: x does not have a deterministic implementation"]
+)
+def test_what_a_setting_makes_of_a_right_call_is_no_refusal(error: str) -> None:
+    told: list[str] = []
+    refusals = Refusals()
+    refusals.note(error, lambda: told.append(error))
+    assert not refusals.confirm(error)
+    assert not told
+
+
 def test_a_refusal_counts_only_if_the_program_raises_the_same() -> None:
     told: list[str] = []
     refusals = Refusals()

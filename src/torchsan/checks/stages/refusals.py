@@ -29,8 +29,13 @@ class Refusals:
         self._reports.clear()
 
     def note(self, error: str, report: Callable[[], None]) -> None:
-        """Let `report` be called if the program raises this error."""
-        self._reports.setdefault(error, report)
+        """Let `report` be called if the program raises this error.
+
+        Not for what a setting of the program makes of a call that is right, and compiled code does otherwise: warnings
+        that are errors, and operators without a deterministic form.
+        """
+        if not error.partition(":")[0].endswith("Warning") and "deterministic" not in error:
+            self._reports.setdefault(error, report)
 
     def confirm(self, error: str) -> bool:
         """The program raises this. Report the graph that does, too; return whether there is one."""
