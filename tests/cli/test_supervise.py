@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import command
+from torchsan.cli import supervise
 from torchsan.cli.supervise import Progress
 from torchsan.recording.log import connect
 
@@ -59,3 +61,9 @@ def test_a_signal_reaches_the_program_once(to_all: bool) -> None:
     out, _ = program.communicate(timeout=60)
     assert sorted(out.splitlines()) == ["got 10", "got 15", "got 2"]
     assert program.returncode == 7
+
+
+def test_what_another_handler_has_read_already_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "select", lambda read, *_: (read, [], []))
+    with supervise._witness([]) as sent_to_all:
+        assert not sent_to_all(signal.SIGINT)
