@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchsan.errors import UnsupportedTorchError
+from torchsan.errors import UnsupportedTorchError, in_one_line
 from torchsan.records import Check, Finding, Kind, Severity, Skipped
 from torchsan.torch_internals.seams import called, check_version
 from torchsan.torch_internals.tried import SWITCH, Tried, as_text, keep, last_try, parse_answer
@@ -220,7 +220,7 @@ def _run(*, planted: bool) -> _Outcome:
             _turn(x, wrong=planted)
             torch.compile(_program)(x, w)
     except Exception as e:  # noqa: BLE001  # whatever it is, it is the answer
-        outcome.failure = f"{type(e).__name__}: {e}".splitlines()[0][:200]
+        outcome.failure = in_one_line(e)
     outcome.errors = [f for f in run.findings if f.severity is Severity.ERROR]
     return outcome
 

@@ -113,3 +113,8 @@ class TorchsanWarning(UserWarning):
 
     >>> warnings.filterwarnings("error", category=torchsan.TorchsanWarning)
     """
+
+
+def in_one_line(error: BaseException) -> str:
+    """`IndexError: index out of range in self`: of the message its first line."""
+    return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0][:200]

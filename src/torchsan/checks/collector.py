@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.records import Exhibit, Finding, Severity
 from torchsan.watch.calls import current_call
 from torchsan.watch.observer import CompiledProgram, Observer
@@ -157,7 +157,7 @@ class Collector(Observer):
                         self.recorder.event("exhibit", {"exhibit": exhibit})
                 except Exception as e:
                     log.debug("no exhibit of %s", finding.id, exc_info=True)
-                    reason = f"{type(e).__name__}: {e}".splitlines()[0][:300]
+                    reason = in_one_line(e)
             if reason is not None:
                 self.recorder.event("no-exhibit", {"finding": finding.id, "reason": reason})
 

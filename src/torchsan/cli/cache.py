@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsan.errors import RecordingError, UsageError
+from torchsan.errors import RecordingError, UsageError, in_one_line
 from torchsan.files import open_plain
 from torchsan.graphs.data import Unrepresentable
 from torchsan.graphs.runnable import MARK, read_runnable
@@ -106,7 +106,7 @@ def _verdicts(entry: Entry, *, compiled: bool) -> Iterator[tuple[str, bool | Non
         except (Unrepresentable, RecordingError, ValueError) as e:
             yield f"not compared: {e}", None
         except Exception as e:  # noqa: BLE001  # a graph that this PyTorch cannot compile ends no listing
-            yield f"not compared: Inductor fails here: {type(e).__name__}: {e}".splitlines()[0][:200], None
+            yield f"not compared: Inductor fails here: {in_one_line(e)}", None
         else:
             yield "the same code as a fresh compile" if same else "other code than a fresh compile gives", not same
 

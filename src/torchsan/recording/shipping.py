@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torchsan.errors import RecordingError, UsageError
+from torchsan.errors import RecordingError, UsageError, in_one_line
 from torchsan.files import by_descriptor, moved_up, open_inside
 from torchsan.recording.folder import (
     ARTIFACT,
@@ -189,7 +189,7 @@ class Shipper:
         except UsageError:
             raise
         except Exception as e:
-            raise UsageError(f"cannot write a recording to {url}: {_short(e)}", slug="unwritable-out") from e
+            raise UsageError(f"cannot write a recording to {url}: {in_one_line(e)}", slug="unwritable-out") from e
         self._sent[MANIFEST] = _state(folder / MANIFEST)
         with suppress(OSError):  # A full disk. Who was told where it goes need not be asked.
             write_atomically(folder / DESTINATION, json.dumps({"url": url}) + "\n")
@@ -229,7 +229,8 @@ class Shipper:
             log.debug("could not send to %s", self.url, exc_info=True)
             if not self._told:
                 self._told = True
-                _say(f"cannot send to {self.url} now: {_short(e)}; the recording is kept in {self._folder} meanwhile")
+                now = f"cannot send to {self.url} now: {in_one_line(e)}"
+                _say(f"{now}; the recording is kept in {self._folder} meanwhile")
             return False
         return True
 
@@ -258,7 +259,7 @@ def send(folder: Path, url: str) -> int:
         raise
     except Exception as e:
         raise UsageError(
-            f"cannot send {folder} to {url}: {_short(e)}; nothing is lost, try again", slug="not-sent"
+            f"cannot send {folder} to {url}: {in_one_line(e)}; nothing is lost, try again", slug="not-sent"
         ) from e
     return len(sent) - before
 
@@ -392,10 +393,6 @@ def _send_events(folder: Path, remote: RemoteFolder) -> None:
             log_.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")
         remote.put(EVENTS, copy)
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _say(text: str) -> None:

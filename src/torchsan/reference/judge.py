@@ -35,8 +35,8 @@ _NUDGED_WIDTHS = 3.0
 """How many times as far as the nudged replays, whose noise is larger than that of rounding already."""
 _NUDGED_RUNS = (1, 2, 4, 16)
 """How many nudged replays at first, and how many before something is called wrong."""
-_ROUGH_RUNS = (3, 16)
-"""The same of those in float64."""
+_ROUGH_RUNS = range(1, 17)
+"""The same in float64, of which three are enough for most."""
 _SAME = 1e-7
 """Two float64 results this close are one: constants are often rounded to float32 on the way."""
 _SAME_DOUBLE = 2e-14
@@ -285,16 +285,17 @@ def differ_in_float64(run: Run, actual: torch.Tensor, expected: torch.Tensor, *,
     is one of `double` precision itself, it is what its own rounding can do.
     """
     noise, tolerance = (Arithmetic.NUDGED, _SAME_DOUBLE) if double else (Arithmetic.ROUGH, _SAME)
-    judged = Judgement(outcome=Outcome.UNDECIDED, eager=expected)
-    samples: list[torch.Tensor] = []
-    for runs in _ROUGH_RUNS:
-        samples += [s for seed in range(len(samples), runs) if _fits(s := run(noise, seed + 1), expected)]
-        if not has_ulp(expected.dtype):
-            return _judge_discrete(actual, expected, expected, samples)
-        judged = _judge_double(actual, expected, samples, tolerance)
-        if judged.outcome is Outcome.RIGHT or len(samples) < runs or not _doubtful(judged, actual):
-            break
-    return judged
+
+    def sampled(seeds: Sequence[int]) -> list[torch.Tensor]:
+        return [other for seed in seeds if _fits(other := run(noise, seed), expected)]
+
+    samples = sampled(_ROUGH_RUNS[:3])
+    if not has_ulp(expected.dtype):
+        return _judge_discrete(actual, expected, expected, samples)
+    judged = _judge_double(actual, expected, samples, tolerance)
+    if judged.outcome is Outcome.RIGHT or not _doubtful(judged, actual):
+        return judged
+    return _judge_double(actual, expected, samples + sampled(_ROUGH_RUNS[3:]), tolerance)
 
 
 def _doubtful(judged: Judgement, actual: torch.Tensor) -> bool:

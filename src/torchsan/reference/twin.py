@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
+from torchsan.errors import in_one_line
 from torchsan.reference.arithmetic import Arithmetic, Unavailable, widened
 from torchsan.reference.autograd_region import Region
 from torchsan.reference.calls import Computing, share_memory
 from torchsan.reference.isolation import Refused, fork_isolated, in_grandchild, waiting
 from torchsan.reference.reachable import Reachable, reachable, returned
-from torchsan.reference.wire import NoAnswer, ask, in_one_line, receive, send
+from torchsan.reference.wire import NoAnswer, ask, receive, send
 from torchsan.tensors import digest
 from torchsan.torch_internals.compiled_calls import running_eagerly, unwrapped
 from torchsan.torch_internals.operators import random_state

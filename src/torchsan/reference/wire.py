@@ -18,11 +18,6 @@ _PATIENCE = 30.0
 """Seconds that the program waits for a child."""
 
 
-def in_one_line(error: BaseException) -> str:
-    """`IndexError: index out of range in self`: of the message its first line."""
-    return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0][:200]
-
-
 class NoAnswer(Exception):
     """The child did not answer; the message says why."""
 

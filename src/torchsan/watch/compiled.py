@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchsan.errors import in_one_line
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
 from torchsan.records import Direction, GraphId, GraphRecord, GraphRef, KernelRecord
@@ -86,7 +87,7 @@ class Programs:
             self._undo.append(partial(setattr, found, "watch", None))
 
     def _compile_failed(self, error: Exception) -> None:
-        not_checked(self._writer, "a compiled graph", f"could not be observed: {_short(error)}")
+        not_checked(self._writer, "a compiled graph", f"could not be observed: {in_one_line(error)}")
 
     def _from_cache(self) -> None:
         reason = "its code came from a cache of compiled code, which torchsan could not bypass; it ran unobserved"
@@ -97,7 +98,9 @@ class Programs:
         self._writer.skipped("the C++ wrapper (cpp_wrapper=True)", reason)
 
     def _watch_failed(self, program: CompiledProgram, observer: str, error: Exception) -> None:
-        not_checked(self._writer, f"{observer} of graph {program.record.label}", f"torchsan failed: {_short(error)}")
+        not_checked(
+            self._writer, f"{observer} of graph {program.record.label}", f"torchsan failed: {in_one_line(error)}"
+        )
 
     def _compiled(self, compile_: Compile) -> None:
         key = compile_.key if compile_.key is not None else object()  # What has no key belongs to nothing else.
@@ -217,7 +220,7 @@ class Programs:
                 observer.close()
             except Exception as e:  # the others are closed all the same
                 log.debug("%s failed to close", observer.name, exc_info=True)
-                not_checked(self._writer, observer.name, f"torchsan failed: {_short(e)}")
+                not_checked(self._writer, observer.name, f"torchsan failed: {in_one_line(e)}")
 
 
 def live_buffers(model: Program) -> Iterator[str]:
@@ -268,7 +271,3 @@ def graph_record(writer: Recorder, stages: CompileStages) -> GraphRecord:
         inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
         artifacts={"graph": writer.artifact(f"graph{id_}-dynamo.fx.txt", str(graph))},
     )
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

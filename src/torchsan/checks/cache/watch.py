@@ -14,7 +14,7 @@ from torchsan.checks.collector import Collector
 from torchsan.checks.stages.findings import Difference, structural, wrong
 from torchsan.checks.stages.plan import StageGraph
 from torchsan.checks.stages.twin_findings import near
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.records import Finding, Kind
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, unsupported
@@ -71,8 +71,11 @@ class CacheWatch:
     def _failed(self, error: Exception) -> None:
         log.debug("cache check failed", exc_info=True)
         self._found.watch = None
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        not_checked(self._collector.recorder, f"cached code {self._found.key[:12]}", f"could not be compared: {text}")
+        not_checked(
+            self._collector.recorder,
+            f"cached code {self._found.key[:12]}",
+            f"could not be compared: {in_one_line(error)}",
+        )
 
     def _judge(self, call: RepeatableCall, runs: tuple[Results, ...], fresh: Results) -> None:
         """Judge what the program got, and what it would have got in memory without an earlier result in it."""

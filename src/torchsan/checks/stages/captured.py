@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 
+from torchsan.checks.stages.gradients import EagerGradients
 from torchsan.checks.stages.plan import output_nodes, written_arguments
+from torchsan.checks.stages.refusals import Refusals
 from torchsan.graphs.nodes import NOT_THE_USERS, source_lines
 from torchsan.torch_internals.compile_stages import CompileStages
 
@@ -64,6 +67,18 @@ class Captured:
             if place is not None and place.users:
                 return _as_operators(stages, list(place.users))
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallUnderWay:
+    """What those who watch the graphs of a compiled call tell the referee, who watches the whole of it."""
+
+    eager_gradients: EagerGradients = field(default_factory=EagerGradients)
+    """What Dynamo's graphs give for parameters."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Which graphs would not run."""
+    captured: Captured = field(default_factory=Captured)
+    """Which did."""
 
 
 def _of_the_program(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:

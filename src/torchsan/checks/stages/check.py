@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from torchsan.errors import in_one_line
 from torchsan.options import Calls
 from torchsan.records import Check, Direction, GraphRef, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     import torch.fx
 
     from torchsan.checks.collector import Build, Collector
-    from torchsan.checks.stages.captured import Captured
-    from torchsan.checks.stages.gradients import EagerGradients
+    from torchsan.checks.stages.captured import CallUnderWay
     from torchsan.checks.stages.referee import CaptureReferee
-    from torchsan.checks.stages.refusals import Refusals
     from torchsan.checks.stages.storages import Reordered
     from torchsan.records import Finding
     from torchsan.torch_internals.compile_stages import CompileStages
@@ -48,27 +47,12 @@ class StagesCheck(Observer):
         self._launches: dict[int, dict[Direction, tuple[Reordered, ...]]] = {}
         self._referee: CaptureReferee | None = None
         self._pace = Pace()
-        self._eager_gradients: EagerGradients | None = None
-        self._refusals: Refusals | None = None
-        self._captured: Captured | None = None
 
-    def _gradients(self) -> EagerGradients:
-        from torchsan.checks.stages.gradients import EagerGradients
+    @cached_property
+    def _call(self) -> CallUnderWay:
+        from torchsan.checks.stages.captured import CallUnderWay
 
-        self._eager_gradients = self._eager_gradients or EagerGradients()
-        return self._eager_gradients
-
-    def _refused(self) -> Refusals:
-        from torchsan.checks.stages.refusals import Refusals
-
-        self._refusals = self._refusals or Refusals()
-        return self._refusals
-
-    def _of_calls(self) -> Captured:
-        from torchsan.checks.stages.captured import Captured
-
-        self._captured = self._captured or Captured()
-        return self._captured
+        return CallUnderWay()
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -91,9 +75,7 @@ class StagesCheck(Observer):
                     f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
                 ),
                 flip=lambda: self._flip(lambda f: True),
-                eager_gradients=self._gradients(),
-                refusals=self._refused(),
-                captured=self._of_calls(),
+                call=self._call,
             )
         return self._referee.watcher(fn, compiled)
 
@@ -163,9 +145,7 @@ class StagesCheck(Observer):
             launches=self._launches.setdefault(id(ladder), {}),
             flight=self._writer.flight,
             unchecked=partial(not_checked, self._writer, f"stages of {label}"),
-            eager_gradients=self._gradients(),
-            refusals=self._refused(),
-            captured=self._of_calls(),
+            call=self._call,
         )
 
     def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:
@@ -192,5 +172,4 @@ class StagesCheck(Observer):
         refs[record.direction] = GraphRef(id=record.id, direction=record.direction)
 
     def _failed(self, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        not_checked(self._writer, "the stages of a compile", f"could not be observed: {text}")
+        not_checked(self._writer, "the stages of a compile", f"could not be observed: {in_one_line(error)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.torch_internals.compile_stages import backward_is_traced
 
@@ -97,7 +97,7 @@ class Backward:
             raise
         except Exception as e:  # a check that fails ends the check, never the user's backward
             log.debug("could not check the gradients", exc_info=True)
-            self._skipped(f"the gradients could not be checked: {type(e).__name__}: {e}".splitlines()[0][:200])
+            self._skipped(f"the gradients could not be checked: {in_one_line(e)}")
 
     def _input_at(self, edge: tuple[Any, int]) -> int | None:
         """The input of Dynamo's graph that an edge of the autograd graph leads to."""

@@ -28,6 +28,7 @@ from torchsan.checks.stages.findings import (
 from torchsan.checks.stages.layouts import SavedLooks, maybe_resaved, resaved, restrided
 from torchsan.checks.stages.plan import Runner, Seen, StageGraph, first_stage_graph, later_stage_graphs, output_nodes
 from torchsan.checks.stages.storages import Reordered
+from torchsan.errors import in_one_line
 from torchsan.records import Direction, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.aside import aside
@@ -35,7 +36,6 @@ from torchsan.reference.calls import LastOperator, RepeatableCall, Results, name
 from torchsan.reference.distances import as_near_as_eager
 from torchsan.reference.flips import Flip, find_flip
 from torchsan.reference.judge import Outcome
-from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,10 @@ from typing import Any, NoReturn
 import torch
 
 from torchsan.checks.stages.capture import source_of
-from torchsan.checks.stages.captured import Captured, Statements
+from torchsan.checks.stages.captured import CallUnderWay, Statements
 from torchsan.checks.stages.findings import Difference, because_of, difference_finding
-from torchsan.checks.stages.gradients import EagerGradients
-from torchsan.checks.stages.refusals import Refusals
 from torchsan.checks.stages.twin_findings import Answers, apart, unlike
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.graphs.nodes import names_of
 from torchsan.options import Calls
 from torchsan.records import Finding, Severity, Stage
@@ -45,8 +43,7 @@ class CaptureReferee:
     """Makes a watch for each compiled function.
 
     `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
-    `eager_gradients` is what was captured, in the backward under way, `refusals` what graphs would not run,
-    `captured` which did.
+    `call` is what those who watch single graphs tell.
     """
 
     def __init__(
@@ -57,9 +54,7 @@ class CaptureReferee:
         skipped: Callable[[str, str], None],
         explained: Callable[[], int],
         flip: Callable[[], Finding | None],
-        eager_gradients: EagerGradients,
-        refusals: Refusals,
-        captured: Captured,
+        call: CallUnderWay,
     ) -> None:
         self.calls = calls
         self.pace = pace
@@ -67,9 +62,7 @@ class CaptureReferee:
         self.skipped = skipped
         self._explained = explained
         self._flip = flip
-        self.eager_gradients = eager_gradients
-        self.refusals = refusals
-        self.captured = captured
+        self.call = call
         self._pending: list[weakref.ref[Twin]] = []
 
     def known(self) -> Known:
@@ -138,12 +131,12 @@ class FunctionWatch:
             return self._compiled(*args, **kwargs)
         call, twin = begun
         known = self._referee.known()
-        self._referee.refusals.forget()
-        self._referee.captured.begin()
+        self._referee.call.refusals.forget()
+        self._referee.call.captured.begin()
         try:
             result = self._compiled(*args, **kwargs)
         except BaseException:
-            self._referee.captured.end()
+            self._referee.call.captured.end()
             twin.close()
             raise
         try:
@@ -155,10 +148,10 @@ class FunctionWatch:
             twin.close()
         except Exception as e:  # a check that fails ends the check, never the user's job
             log.debug("capture referee failed", exc_info=True)
-            self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
+            self._skip(f"torchsan failed: {in_one_line(e)}")
             twin.close()
         finally:
-            self._referee.captured.end()
+            self._referee.call.captured.end()
         return result
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Twin] | None:
@@ -171,7 +164,7 @@ class FunctionWatch:
             return call, Twin(call)
         except Exception as e:  # as above
             log.debug("no twin", exc_info=True)
-            self._skip(f"it was not run beside the compiled call: {type(e).__name__}: {e}".splitlines()[0][:200])
+            self._skip(f"it was not run beside the compiled call: {in_one_line(e)}")
             return None
 
     def _judge(self, call: Call, twin: Twin, result: Any, known: Known) -> None:
@@ -186,7 +179,7 @@ class FunctionWatch:
         with undisturbed():
             mine, tensors = call.after(result, lambda _name, _t: True)
             leaves = call.region.leaves if call.region is not None else {}
-            statements = self._referee.captured.statements(tensors, leaves)
+            statements = self._referee.call.captured.statements(tensors, leaves)
             theirs = twin.after()
             differences = unlike(mine, theirs)
             comparable = mine.random == theirs.random
@@ -211,7 +204,7 @@ class FunctionWatch:
         leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
         pending = partial(self._gradients, twin, known, statements, leaves)
         self._referee.pend(twin)
-        self._referee.eager_gradients.await_for(twin)
+        self._referee.call.eager_gradients.await_for(twin)
         reason = call.region.follow(outputs, pending)
         call.region.forget()
         if reason is not None:
@@ -246,18 +239,18 @@ class FunctionWatch:
             self._skip(f"its gradients were not compared: {e}", done=False)
         except Exception as e:  # as above
             log.debug("capture referee failed", exc_info=True)
-            self._skip(f"torchsan failed: {type(e).__name__}: {e}".splitlines()[0][:200])
+            self._skip(f"torchsan failed: {in_one_line(e)}")
         finally:
             twin.close()
-            self._referee.eager_gradients.forget(twin)
+            self._referee.call.eager_gradients.forget(twin)
 
     def _captured(self, leaves: Mapping[str, weakref.ref[torch.Tensor]], name: str) -> torch.Tensor | None:
         """The gradient of a leaf as what Dynamo captured gives it."""
-        return self._referee.eager_gradients.of(leaves[name]()) if name in leaves else None
+        return self._referee.call.eager_gradients.of(leaves[name]()) if name in leaves else None
 
     def _refused(self, error: str) -> bool:
         """Report that the program raises this and the compiled call did not, if a graph of it raises it, too."""
-        self._done = self._done or self._referee.refusals.confirm(error)
+        self._done = self._done or self._referee.call.refusals.confirm(error)
         return self._done
 
     def _found(self, differences: list[Difference], known: Known, statements: Statements) -> bool:

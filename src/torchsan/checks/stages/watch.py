@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.collector import Build
-from torchsan.checks.stages.captured import Captured
+from torchsan.checks.stages.captured import CallUnderWay
 from torchsan.checks.stages.exhibit import exhibit_of_call, look_at
 from torchsan.checks.stages.findings import (
     Difference,
@@ -28,20 +28,19 @@ from torchsan.checks.stages.findings import (
     stage_finding,
     structural,
 )
-from torchsan.checks.stages.gradients import Backward, EagerGradients
+from torchsan.checks.stages.gradients import Backward
 from torchsan.checks.stages.localise import Culprit, Search
 from torchsan.checks.stages.order import EffectOrder, order_finding, unconfirmed
 from torchsan.checks.stages.plan import calls_users_code, launches_users_kernels, maybe_mutated
-from torchsan.checks.stages.refusals import Refusals, no_result, refusal_finding
+from torchsan.checks.stages.refusals import no_result, refusal_finding
 from torchsan.checks.stages.storages import Reordered
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.recording.flight import Flight
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
 from torchsan.reference.distances import as_near_as_eager, as_near_as_usual, relative_error
 from torchsan.reference.judge import Outcome, agrees, is_another
-from torchsan.reference.wire import in_one_line
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.operators import outside_modes
 from torchsan.watch.pace import Attention
@@ -76,9 +75,7 @@ class StagesWatch:
         launches: Mapping[Direction, tuple[Reordered, ...]],
         unchecked: Callable[[str], None],
         flight: Flight | None,
-        eager_gradients: EagerGradients,
-        refusals: Refusals,
-        captured: Captured,
+        call: CallUnderWay,
     ) -> None:
         self.attention = attention
         self._stages = stages
@@ -94,9 +91,7 @@ class StagesWatch:
         self._launches = launches
         self._order = EffectOrder(stages)
         self._unchecked = unchecked
-        self._eager_gradients = eager_gradients
-        self._refusals = refusals
-        self._captured = captured
+        self._call = call
         self._users_kernels = launches_users_kernels(stages)
         self._users_code = calls_users_code(stages)
         graph = stages.dynamo.snapshots[0].graph
@@ -126,9 +121,9 @@ class StagesWatch:
         refused: list[tuple[Search, Exception]] = []
         call = self._prepared(args, number, refused) if wanted else None
         outputs = compiled(*args) if call is None else self._observed(args, call)
-        self._captured.ran(self._stages, args, outputs)
+        self._call.captured.ran(self._stages, args, outputs)
         for search, error in refused:
-            self._refusals.note(in_one_line(error), partial(self._refused, search, in_one_line(error)))
+            self._call.refusals.note(in_one_line(error), partial(self._refused, search, in_one_line(error)))
         took = time.perf_counter() - looked
         if wanted:
             self.attention.checked(took)
@@ -200,7 +195,7 @@ class StagesWatch:
             self._judge(actual, search, last=True)
             if not self._reported:
                 for parameter, gradient in call.held_gradients(search.reference):
-                    self._eager_gradients.note(parameter, gradient)
+                    self._call.eager_gradients.note(parameter, gradient)
 
     def _judge(self, actual: Results, search: Search, *, last: bool) -> None:
         """Judge the results of a call, or its gradients; `last` if nothing more of the call is to be judged."""
