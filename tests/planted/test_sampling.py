@@ -94,6 +94,19 @@ def test_a_signal_asks_for_the_whole_of_the_next_call() -> None:
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
+def test_a_file_asks_for_the_next_call_without_a_budget(tmp_path: Path) -> None:
+    with wrong_from(60), torchsan.session(check="values", out=tmp_path / "run") as run:
+        step = compiled_step()
+        for _ in range(80):
+            step()
+        assert not run.findings
+        (tmp_path / "run" / "check-now").touch()
+        deadline = time.monotonic() + 60
+        while not run.findings and time.monotonic() < deadline:
+            step()
+    assert run.findings
+
+
 def test_what_needs_too_much_memory_is_left_out_and_said() -> None:
     with torchsan.session(check="values", max_memory=1000) as run:
         train(2)

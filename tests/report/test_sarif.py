@@ -58,6 +58,13 @@ def test_lines_below_the_folder_of_the_program_are_written_from_there(tmp_path: 
     assert second["artifactLocation"] == {"uri": "file:///else/c.py"}
 
 
+def test_a_line_that_ran_in_several_modules_is_one_place(tmp_path: Path) -> None:
+    lines = tuple(SourceLine(file="model.py", line=n, code="", module=m) for n, m in [(3, "a"), (3, "b"), (4, "a")])
+    result = rendered(tmp_path / "run", finding(source=lines))["results"][0]
+    places = [p["physicalLocation"]["region"]["startLine"] for p in result["locations"] + result["relatedLocations"]]
+    assert places == [3, 4]
+
+
 def test_a_finding_without_a_line_stands_at_the_script(tmp_path: Path) -> None:
     result = rendered(tmp_path / "run", finding(source=()))["results"][0]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "train.py"

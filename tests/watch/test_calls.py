@@ -13,7 +13,7 @@ import torchsan
 from torchsan.options import calls_until
 from torchsan.recording import Reader
 from torchsan.records import Direction
-from torchsan.watch.calls import ProbedProgram
+from torchsan.watch.calls import ProbedProgram, wake_all
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.pace import MOST_KINDS, Pace
 
@@ -42,12 +42,12 @@ class Asked(Observer):
     name = "asked"
 
     def __init__(self, calls: int) -> None:
-        self.asked: list[int] = []
+        self.shown: list[int] = []
         self.made = 0
         self._calls = calls
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
-        self.asked.append(call)
+        self.shown.append(call)
         return None
 
     def quiet(self, program: CompiledProgram, call: int) -> int:
@@ -72,7 +72,19 @@ def test_calls_that_nobody_wants_are_counted_and_shown_to_nobody() -> None:
     program([0.0])
     assert len(ran) == 1001
     assert observer.made == 1000
-    assert observer.asked == [0, 1]
+    assert observer.shown == [0, 1]
+
+
+def test_a_call_that_the_user_asks_for_is_shown_as_if_it_were_the_first() -> None:
+    observer = Asked(2)
+    program, ran = entry(observer)
+    for n in range(1000):
+        if n == 700:
+            wake_all()
+        program([n * 0.5])
+    program.detach()
+    assert observer.shown == [0, 1, 0]
+    assert observer.made == len(ran) == 1000
 
 
 def test_each_set_of_sizes_counts_for_itself_up_to_a_number() -> None:
@@ -84,8 +96,8 @@ def test_each_set_of_sizes_counts_for_itself_up_to_a_number() -> None:
         program([n, 0.5])
     program.detach()
     assert len(ran) == observer.made == 1000
-    assert observer.asked.count(0) == MOST_KINDS
-    assert len(observer.asked) < 100
+    assert observer.shown.count(0) == MOST_KINDS
+    assert len(observer.shown) < 100
 
 
 def test_other_sets_of_sizes_are_shown_as_new_ones_at_a_pace() -> None:
@@ -93,4 +105,4 @@ def test_other_sets_of_sizes_are_shown_as_new_ones_at_a_pace() -> None:
     program, _ = entry(observer, pace=Pace(clock=lambda: 0.0))  # It allows every one.
     for n in range(MOST_KINDS + 1):
         program([n])
-    assert observer.asked == [0] * (MOST_KINDS + 1)
+    assert observer.shown == [0] * (MOST_KINDS + 1)

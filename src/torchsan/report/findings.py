@@ -16,6 +16,7 @@ from torchsan.errors import FindingsError
 from torchsan.recording import Reader
 from torchsan.recording.folder import Manifest
 from torchsan.records import Coverage, Finding, Severity, SourceLine
+from torchsan.records.finding import DEFAULT_CHECKS
 from torchsan.records.suppression import Suppression
 
 
@@ -103,7 +104,10 @@ def session_text(findings: Sequence[Finding], coverage: Coverage) -> str:
 
 
 def seen_text(recording: Reader) -> str:
-    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls checked`."""
+    """Return what `clean` covers, in short, as in `4 of 4 kernels, 9 of 10 buffers, 2 of 60 calls checked`.
+
+    By which checks, if not by all that are on by default: `1 of 1 call checked by values`.
+    """
     coverage, calls = recording.coverage(), recording.calls()
     if not coverage.kernels:
         return f"0 kernels in {count(coverage.graphs, 'graph')}"
@@ -113,7 +117,9 @@ def seen_text(recording: Reader) -> str:
     ]
     if calls:
         parts.append(f"{sum(c.checked for c in calls)} of {count(sum(c.seen for c in calls), 'call')}")
-    return f"{', '.join(parts)} checked"
+    checks = recording.manifest.options.check
+    by = "" if not checks or set(checks) >= set(DEFAULT_CHECKS) else f" by {', '.join(checks)}"
+    return f"{', '.join(parts)} checked{by}"
 
 
 def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:

@@ -82,7 +82,9 @@ def _rule(kind: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, kinds: list[str], source: Iterable[SourceLine], folder: str) -> dict[str, Any]:
-    locations = [_location(line, folder) for line in source]
+    # A line may be there several times, once for each module that it ran in.
+    places = {(line.file, line.line): line for line in source}
+    locations = [_location(line, folder) for line in places.values()]
     known = encode(finding)
     place = {name: known[name] for name in ("check", "stage", "pass", "graph", "kernel", "buffer", "nodes", "ops")}
     result = {

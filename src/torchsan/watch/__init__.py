@@ -22,6 +22,7 @@ from torchsan.watch.values import Watcher, passing_probe_to
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
     from torchsan.watch.observer import Observer
+    from torchsan.watch.sampling import Sampler
 
 __all__ = ["Programs", "attach", "observe_seams", "watching"]
 
@@ -36,6 +37,8 @@ def attach(recorder: Recorder, observers: Iterable[Observer]) -> Iterator[None]:
         stack.enter_context(programs.compiles())
         stack.enter_context(observe_gaps(recorder.gap, partial(_gaps_failed, recorder)))
         stack.enter_context(observe_steps(recorder))
+        if _sampler(observers) is not None:  # Without a budget the signal does what it does without torchsan.
+            stack.enter_context(programs.requests.attached())
         for observer in observers:
             stack.enter_context(observer.attached())
             if isinstance(observer, OperatorObserver):
@@ -54,7 +57,7 @@ def watching(recorder: Recorder, options: Options, observers: Iterable[Observer]
         watched = options.watch is not Watch.OFF
         stack.enter_context(observe_seams(recorder, [*options.check, *(["watch"] if watched else [])]))
         if isinstance(recorder, Writer):
-            sampler = next((s for o in observers if (s := getattr(o, "sampler", None)) is not None), None)
+            sampler = _sampler(observers)
             timed = options.calls if sampler is None else 1
             checked = bool(options.check) and sampler is None
             observers = (*observers, Timer(recorder, timed, checked=checked, sampler=sampler))
@@ -73,3 +76,8 @@ def _gaps_failed(recorder: Recorder, error: Exception) -> None:
 def observe_seams(recorder: Recorder, users: Collection[str]) -> AbstractContextManager[None]:
     """Record which of these checks are off, and for want of which private name of PyTorch, as soon as that is known."""
     return watch_seams(users, partial(not_checked, recorder))
+
+
+def _sampler(observers: Iterable[Observer]) -> Sampler | None:
+    """What chooses the launches to look at under a budget; None if there is none."""
+    return next((s for o in observers if (s := getattr(o, "sampler", None)) is not None), None)

@@ -66,7 +66,7 @@ _all: weakref.WeakSet[ProbedProgram] = weakref.WeakSet()
 
 
 def wake_all() -> None:
-    """Have every program ask its observers at its next call, however sure they were that they do not want it."""
+    """Have every program show its next call to its observers, however sure they were that they do not want it."""
     for program in tuple(_all):
         program.wake()
 
@@ -84,8 +84,12 @@ class ProbedProgram:
         flight: Flight | None = None,
         *,
         pace: Pace | None = None,
+        poll: Callable[[], None] = lambda: None,
     ) -> None:
-        """`flight` is told which launch runs or is checked; `pace` is for sets of sizes beyond the first."""
+        """`flight` is told which launch runs or is checked; `pace` is for sets of sizes beyond the first.
+
+        `poll` is called now and then, to look for what users ask.
+        """
         self._program = program
         self._original = original
         self._flight = flight
@@ -93,6 +97,9 @@ class ProbedProgram:
         self._observers: tuple[Observer, ...] = tuple(observers)
         self._failed = failed
         self._pace = pace or Pace()
+        self._poll = poll
+        self._asked = False
+        """Whether the next call is to be shown to all as if it were the first."""
         self._idle = self._rested = 0
         """How many calls run as they are before anyone is asked; and how many in this rest."""
         self._sets: dict[tuple[int, ...], _Sizes] = {}
@@ -105,12 +112,11 @@ class ProbedProgram:
         _all.add(self)
 
     def wake(self) -> None:
-        """Ask the observers at the next call. Safe in a handler of a signal."""
+        """Show the next call to the observers as if it were the first. Safe in a handler of a signal."""
         if self._observers:
             left, self._idle = self._idle, 0
             self._rested -= left
-            for known in tuple(self._sets.values()):
-                known.quiet = 0
+            self._asked = True
 
     def detach(self) -> None:
         """From now on every call runs as it is; one under way is watched to its end."""
@@ -125,19 +131,20 @@ class ProbedProgram:
         observers = self._observers
         if not observers:
             return self._original(args)
+        self._poll()
         known = self._sizes(args)
         number = self._count(self._rested + 1) - 1
         self._rested = 0
         sampled = known is None and self._pace.allows()
+        first, self._asked = sampled or self._asked, False
         # Each set of sizes counts for itself: a kernel may be right for one and wrong for the next.
         call = number if known is None else known.calls
         if known is not None:
             known.calls += 1
-        quiet = 0 if sampled else self._quiet(known, call)
+        quiet = 0 if first else self._quiet(known, call)
         start = time.perf_counter()
         if not quiet:
-            asked = 0 if sampled else call
-            watches = [(o.name, w) for o in observers if (w := self._open(o, asked)) is not None]
+            watches = [(o.name, w) for o in observers if (w := self._open(o, 0 if first else call)) is not None]
             if watches:
                 result = self._watched(args, watches, number)
                 if sampled:

@@ -27,6 +27,7 @@ from torchsan.watch.observer import CompiledProgram, Observer, not_checked
 from torchsan.watch.operators import expect_news
 from torchsan.watch.pace import Pace
 from torchsan.watch.provenance import buffers_of_launches
+from torchsan.watch.requests import Requests
 
 if TYPE_CHECKING:
     from torchsan.recording import Recorder
@@ -43,6 +44,7 @@ class Programs:
         self._writer = writer
         self._observers = observers
         self._pace = Pace()
+        self.requests = Requests(writer, observers)
         self._lock = threading.Lock()
         self._ids: dict[object, GraphId] = {}
         self._undo: list[Callable[[], None]] = []
@@ -198,7 +200,16 @@ class Programs:
         probed = probed_functions(program.model, vars(module), module.__file__)
         original = module.call
         flight = self._writer.flight
-        entry = ProbedProgram(program, original, probed, observers, self._watch_failed, flight, pace=self._pace)
+        entry = ProbedProgram(
+            program,
+            original,
+            probed,
+            observers,
+            self._watch_failed,
+            flight,
+            pace=self._pace,
+            poll=self.requests.poll,
+        )
         module.call = entry
         expect_news()
 

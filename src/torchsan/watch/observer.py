@@ -134,6 +134,12 @@ class Observer:
         """For how many calls, from the `call`-th on, `watch` would surely return None: they are not shown to it."""
         return NEVER if type(self).watch is Observer.watch else 0
 
+    def asked(self) -> None:
+        """The user asks for a check of the next call of every program: each is shown as if it were the first.
+
+        Called in a handler of a signal, too.
+        """
+
     def called(self, program: CompiledProgram, calls: int) -> None:
         """The program was called so many times more, whoever was shown it; told now and then."""
 

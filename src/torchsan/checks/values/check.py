@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import Counter
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,9 +12,7 @@ from typing import TYPE_CHECKING
 from torchsan.options import Calls, calls_until, selects_call
 from torchsan.recording import current_rank
 from torchsan.records import Check, KernelKind, Severity
-from torchsan.watch.calls import wake_all
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
-from torchsan.watch.requests import Requests
 from torchsan.watch.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
@@ -51,34 +46,10 @@ class ValuesCheck(Observer):
         self._times: Counter[Hashable] = Counter()
         self._first: dict[Hashable, Hashable] = {}
         """By graph, kernel, operators and kind: the key of the first finding."""
-        self._requests = Requests(collector.recorder)
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Under a budget SIGUSR1 asks for the whole of the next calls, unless the program has a use for it."""
-        number = getattr(signal, "SIGUSR1", None)
-        free = number is not None and signal.getsignal(number) is signal.SIG_DFL
-        if (
-            number is None
-            or self.sampler is None
-            or not free
-            or threading.current_thread() is not threading.main_thread()
-        ):
-            yield
-            return
-
-        sampler = self.sampler
-
-        def handle(*_: object) -> None:
-            sampler.look_at_everything()
-            wake_all()
-
-        signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            if signal.getsignal(number) is handle:
-                signal.signal(number, signal.SIG_DFL)
+    def asked(self) -> None:
+        if self.sampler is not None:
+            self.sampler.look_at_everything()
 
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.checks.values.plan import function_inputs, plan
@@ -118,8 +89,6 @@ class ValuesCheck(Observer):
     def quiet(self, program: CompiledProgram, call: int) -> int:
         if self.sampler is None:
             return calls_until(self._calls, call)
-        if self._requests.made():
-            self.sampler.look_at_everything()
         return self.sampler.quiet(id(program))
 
     def called(self, program: CompiledProgram, calls: int) -> None:
