@@ -19,7 +19,7 @@ import torchsan
 
 
 @contextmanager
-def wrong_from(call: int) -> Iterator[None]:
+def wrong_from(call: int, factor: float = 1.01) -> Iterator[None]:
     """Plant a fault in a library call, from one of its calls on."""
     real, seen = getattr(extern_kernels, "mm"), 0  # noqa: B009  # it is made when asked for
 
@@ -27,16 +27,16 @@ def wrong_from(call: int) -> Iterator[None]:
         nonlocal seen
         seen += 1
         result = real(*args, **kwargs)
-        return result.mul_(1.01) if seen > call else result
+        return result.mul_(factor) if seen > call else result
 
     with patch.object(extern_kernels, "mm", wrong):
         yield
 
 
-def compiled_step() -> Callable[[], object]:
+def compiled_step(dtype: torch.dtype = torch.float32) -> Callable[[], object]:
     torch.manual_seed(0)
     torch._dynamo.reset()
-    x, w = torch.randn(32, 32), torch.randn(32, 32)
+    x, w = torch.randn(32, 32, dtype=dtype), torch.randn(32, 32, dtype=dtype)
 
     @torch.compile
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -92,6 +92,19 @@ def test_a_signal_asks_for_the_whole_of_the_next_call() -> None:
         step()
     assert run.findings
     assert signal.getsignal(signal.SIGUSR1) is before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.float32, 1 + 1e-5), (torch.float32, 0.9), (torch.bfloat16, 1.02), (torch.float64, 1.0)]
+)
+def test_an_error_that_begins_late_is_found_if_all_calls_are_checked(dtype: torch.dtype, factor: float) -> None:
+    with wrong_from(4, factor), torchsan.session(check="values", calls="all") as run:
+        step = compiled_step(dtype)
+        for _ in range(8):
+            step()
+    assert [(f.kind, f.severity, f.call) for f in run.findings] == (
+        [("wrong-values", "error", 4)] if factor != 1 else []
+    )
 
 
 def test_a_file_asks_for_the_next_call_without_a_budget(tmp_path: Path) -> None:

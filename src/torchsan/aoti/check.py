@@ -30,6 +30,7 @@ from torchsan.recording import Writer
 from torchsan.records import Check, Finding, GraphRecord, Kind, Severity, Stage, decode
 from torchsan.reference.judge import Outcome, Unlike
 from torchsan.reference.replay import Replayer
+from torchsan.reference.usual import Usual
 from torchsan.torch_internals import Buffer, LoweredGraph
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.wrapper.cpp import read_wrapper
@@ -249,7 +250,9 @@ class _Launches:
     def _judge(self, program: CompiledProgram) -> None:
         """Tell a watch what happened in the first call. The tensors that a launch reads follow its record."""
         inputs_of = function_inputs(program)
-        watch = ValuesWatch(self._writer, program, plan(program), self._report, functions=inputs_of, probes=False)
+        watch = ValuesWatch(
+            self._writer, program, plan(program), self._report, functions=inputs_of, usual=Usual(), probes=False
+        )
         launches = {launch.nth: launch for launch in program.model.launches()}
         values: dict[str, Any] = {}
         # Held until the end: the watch only refers to them, and a launch that reads one replaces it among the values.

@@ -20,6 +20,10 @@ class Usual:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, float]] = {}
 
+    def knows(self, of: Hashable) -> bool:
+        """Whether a result was judged to be right before."""
+        return of in self._known
+
     def allows(self, of: Hashable, actual: torch.Tensor, eager: torch.Tensor) -> bool:
         """Whether a result is as near to eager's as those that were right."""
         known = self._known.get(of)

@@ -53,13 +53,12 @@ class ValuesCheck(Observer):
 
     def compiled(self, program: CompiledProgram) -> None:
         from torchsan.checks.values.plan import function_inputs, plan
+        from torchsan.reference.usual import Usual
 
         plans = self._plans[id(program)] = plan(program)
         self._functions[id(program)] = function_inputs(program)
+        self._usual[id(program)] = Usual()
         if self.sampler is not None:
-            from torchsan.reference.usual import Usual
-
-            self._usual[id(program)] = Usual()
             seconds = program.record.compile_seconds or 0.0
             launches = [nth for nth, p in plans.items() if p.targets]
             self.sampler.add(id(program), program.record.label, launches, seconds)
@@ -74,13 +73,14 @@ class ValuesCheck(Observer):
 
         sample = None
         if self.sampler is not None and look is not None:
-            sample = Sample(look=look, usual=self._usual[key], looked=partial(self.sampler.looked, key, look))
+            sample = Sample(look=look, looked=partial(self.sampler.looked, key, look))
         return ValuesWatch(
             self._collector.recorder,
             program,
             self._plans[key],
             self._report,
             functions=self._functions[key],
+            usual=self._usual[key],
             probes=sample is None and call == 0,
             sample=sample,
             max_memory=self._max_memory,

@@ -6,20 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from torchsan.checks.values.plan import LaunchPlan
-from torchsan.reference.usual import Usual
 from torchsan.watch.observer import CompiledProgram
 from torchsan.watch.sampling import Look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What to look at, how far from eager the program's results usually are, and whom to tell which launches it was.
-
-    `looked` gets those that ran, and how long it took.
-    """
+    """What to look at, and whom to tell which launches it was: `looked` gets those that ran, and how long it took."""
 
     look: Look
-    usual: Usual
     looked: Callable[[Collection[int], float], None]
 
 

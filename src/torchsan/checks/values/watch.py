@@ -36,6 +36,7 @@ from torchsan.reference.judge import Judgement, Outcome
 from torchsan.reference.replay import Again, Replayer
 from torchsan.reference.steady import ElementsAgain
 from torchsan.reference.users_kernels import copied, went_outside
+from torchsan.reference.usual import Usual
 from torchsan.torch_internals.fakes import bind_symbols
 from torchsan.torch_internals.operators import is_own, undisturbed
 from torchsan.torch_internals.wrapper import Launch
@@ -82,12 +83,14 @@ class ValuesWatch(CallWatch):
         report: Callable[[CompiledProgram, Finding, Build], None],
         *,
         functions: Mapping[str, FunctionInputs],
+        usual: Usual,
         probes: bool,
         sample: Sample | None = None,
         max_memory: int | None = None,
     ) -> None:
-        """`probes` asks for launches on other data as well. With a `sample` its launches are looked at, and those that
-        they need. `max_memory` bounds what a launch takes for copies.
+        """`usual` is how far from eager the program's results are. `probes` asks for a close look, and for launches on
+        other data as well. With a `sample` its launches are looked at, and those that they need. `max_memory` bounds
+        what a launch takes for copies.
         """
         self._writer = writer
         self._program = program
@@ -97,6 +100,7 @@ class ValuesWatch(CallWatch):
         self._before: dict[str, Any] = {}
         self._repetition = Repetition()
         self._again: Callable[..., Any] | None = None
+        self._usual = usual
         self._probes = probes
         self._sample = sample
         self._wanted = None if sample is None else with_sources(sample.look.launches, plans)
@@ -201,9 +205,12 @@ class ValuesWatch(CallWatch):
     def _check(self, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Report what is wrong with a launch; return whether a result is, for those that are computed from it."""
         others = {} if again is None else self._repetition.differences(at.values, again)
-        if not others and self._is_as_usual(at):
+        usual = self._is_as_usual(at)
+        if usual and not others:
             return False
-        wrong = [c for w in self._judge(at, thorough=self._probes) if (c := self._confirmed(w, at, again)) is not None]
+        # What was nearer to eager before may have an error that hides below the rounding of each element.
+        found = self._judge(at, thorough=self._probes or usual is False)
+        wrong = [c for w in found if (c := self._confirmed(w, at, again)) is not None]
         reported = self._report_unsteady(at, others, wrong, again) if again is not None else set()
         wrong = [w for w in wrong if w.target.variable not in reported]
         if not at.start.suspect:
@@ -212,19 +219,24 @@ class ValuesWatch(CallWatch):
                 self._try_other_data(at, again)
         return bool(wrong)
 
-    def _is_as_usual(self, at: _Launched) -> bool:
-        """Whether a look that is no close one is enough: all results lie as near to eager's as they did when judged."""
-        if self._sample is None or self._sample.look.closely or at.start.suspect:
-            return False
+    def _is_as_usual(self, at: _Launched) -> bool | None:
+        """Whether no closer look is needed: all results lie as near to eager's as they did when they were judged.
+
+        None if that is not known, or not asked.
+        """
+        closely = self._probes if self._sample is None else self._sample.look.closely
+        if closely or at.start.suspect:
+            return None
         results = {t: actual for t in at.plan.targets if (actual := _result(at.values[t.variable], t)) is not None}
+        if not all(self._usual.knows((at.launch.nth, t.buffer)) for t in results):
+            return None
         try:
             eager = at.replayer.run_all([t.node for t in results], Arithmetic.EAGER)
         except Exception:  # what cannot be replayed is said when it is judged
             log.debug("cannot replay %s", at.launch.kernel, exc_info=True)
-            return False
-        usual = self._sample.usual
+            return None
         pairs = zip(results.items(), eager, strict=True)
-        if not all(usual.allows((at.launch.nth, t.buffer), actual, again) for (t, actual), again in pairs):
+        if not all(self._usual.allows((at.launch.nth, t.buffer), actual, again) for (t, actual), again in pairs):
             return False
         for target in results:
             self._checked.update((target.buffer, target.variable, *at.plan.inner))
@@ -351,8 +363,8 @@ class ValuesWatch(CallWatch):
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
-                if self._sample is not None and judgement.outcome is Outcome.RIGHT:
-                    self._sample.usual.learn((at.launch.nth, target.buffer), actual, judgement.eager)
+                if judgement.outcome is Outcome.RIGHT:
+                    self._usual.learn((at.launch.nth, target.buffer), actual, judgement.eager)
                 if otherwise:
                     self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
                 elif judgement.outcome is not Outcome.RIGHT:
