@@ -242,6 +242,7 @@ def test_no_more_is_computed_than_it_takes() -> None:
     asked.clear()
     assert settle(runs(asked), torch.full((3,), 1.5)).outcome is Outcome.WRONG
     assert asked.count(Arithmetic.NUDGED) == 16
+    assert asked.count(Arithmetic.TEXTBOOK) == 1
 
 
 def test_without_float64_eager_is_the_centre() -> None:

@@ -96,3 +96,11 @@ def test_what_the_captured_graph_gives_as_well_is_not_asked_about() -> None:
     assert not python.asked
     python._captured = lambda _name: TABLE[[0, 0]]
     assert [d.name for d in apart({"output": (TABLE[[1, 1]] * 40, python.result(1))}, python, set(), {})] == ["output"]
+
+
+def test_what_a_known_error_explains_is_a_difference_without_asking_how_far_rounding_goes() -> None:
+    python = _Router(tie=1)
+    expected = python.result(1)
+    pairs = {"output": (expected * 40, expected), "other": (expected, expected)}
+    assert [d.name for d in apart(pairs, python, set(), {}, explained=True)] == ["output"]
+    assert python.asked == []

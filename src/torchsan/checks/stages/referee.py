@@ -186,7 +186,8 @@ class FunctionWatch:
             if comparable:
                 answers = Answers(twin, None, theirs)
                 told = {d.name for d in differences}
-                differences += apart(_different(mine, theirs), answers, told, self._usual)
+                explained = self._explained(known)
+                differences += apart(_different(mine, theirs), answers, told, self._usual, explained=explained)
         if not comparable:
             self._skip("it draws random numbers, and compiled code draws others; only shapes were compared", done=False)
         if self._found(differences, known, statements) or not comparable or call.region is None:
@@ -231,7 +232,8 @@ class FunctionWatch:
                         zeros = torch.zeros_like(g if e is None else e)  # type: ignore[arg-type]  # one of them is there
                         pairs[name] = (zeros if g is None else g, zeros if e is None else e)
                 answers = Answers(twin, (cotangents, autocast), None, partial(self._captured, leaves))
-                differences = apart(pairs, answers, set(), self._usual, "gradient of ")
+                explained = self._explained(known)
+                differences = apart(pairs, answers, set(), self._usual, "gradient of ", explained=explained)
             self._found(differences, known, statements)
         except FindingsError:
             raise
@@ -253,14 +255,18 @@ class FunctionWatch:
         self._done = self._done or self._referee.call.refusals.confirm(error)
         return self._done
 
+    def _explained(self, known: Known) -> bool:
+        """Whether a later stage has an error that was not known before the call."""
+        return self._referee.known()[0] != known[0]
+
     def _found(self, differences: list[Difference], known: Known, statements: Statements) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
         if not differences:
             return False
         self._done = True
-        errors, flip = self._referee.known()
-        if errors != known[0]:
+        if self._explained(known):
             return True
+        _, flip = self._referee.known()
         about = statements.get(differences[0].name, [])
         names = names_of(about, decomposed=True)
         fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": (*names["source"], *source_of(self._fn))}

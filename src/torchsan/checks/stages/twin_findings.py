@@ -59,14 +59,21 @@ def unlike(mine: After, theirs: After) -> list[Difference]:
     return found
 
 
-def apart(pairs: Pairs, answers: Answers, known: set[str], usual: dict[str, float], what: str = "") -> list[Difference]:
+def apart(
+    pairs: Pairs, answers: Answers, known: set[str], usual: dict[str, float], what: str = "", *, explained: bool = False
+) -> list[Difference]:
     """Those of the pairs that rounding does not explain, and that come out the same each time in Python.
+
+    All that are not the same if they are `explained` by an error that is known: there is nothing to find out then.
 
     `usual` is how far rounding took each of them, as a part of its size, in earlier calls: what is no farther is not
     asked about again, and what it takes farther in this one is noted there.
     """
     tensors, others = answers.as_tensors({n: p for n, p in pairs.items() if n not in known})
     far = {n: (a, e) for n, (a, e) in tensors.items() if not near(a, e) and not _as_before(a, e, usual.get(what + n))}
+    if explained:
+        message = "is not what it is in Python"
+        return [Difference(name=what + n, kind=Kind.WRONG_VALUES, message=f"{n} {message}") for n in (*far, *others)]
     # Where the Python gives what was captured, the compiled code was judged by just that.
     doubtful: Pairs = {n: p for n, p in far.items() if not answers.captured(n, p[1])}
     answers.wanted = frozenset([*doubtful, *others])

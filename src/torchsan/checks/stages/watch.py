@@ -24,6 +24,7 @@ from torchsan.checks.stages.findings import (
     flip_note,
     following,
     pair,
+    plainly_other,
     same,
     stage_finding,
     structural,
@@ -253,6 +254,12 @@ class StagesWatch:
     def _judge_compiled(self, actual: Results, search: Search, direction: Direction) -> None:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
         differences = structural(actual, search.reference)
+        if self._blamed() is not None and not search.overlapping:
+            # A kernel of this graph is wrong: what comes of it is told where it is plain, and costs no further runs.
+            differences += plainly_other(actual, search.reference, search.reference.tensors)
+            if differences:
+                self._blame_code(actual, search, direction, differences, [])
+            return
         names, far, errors = _doubtful(actual, search.reference, search.exact, {d.name for d in differences})
         differences += search.wrong(actual, far)
         differences = [d for d in differences if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
