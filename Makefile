@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SMOKE := tests/test_cases.py tests/test_canary.py tests/torch_internals tests/programs/test_values.py \
 	tests/programs/test_memory.py tests/programs/test_drift.py tests/programs/test_newer_releases.py
 
-.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house found-bugs goldens bench bench-quick release-check docs clean
+.PHONY: help demo test test-all test-torch smoke test-matrix test-triton coverage lint house pictures found-bugs goldens bench bench-quick release-check docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ bench-quick: $(STAMP)  ## the same with smaller sizes, printed only (about four 
 
 release-check: $(STAMP)  ## build sdist and wheel, install the wheel in a fresh environment, and use it there
 	@$(BIN)/python tools/release_check.py
+
+pictures: $(STAMP)  ## the pictures of the documentation, in Chromium
+	@$(BIN)/python -m tools.pictures
 
 found-bugs: $(STAMP)  ## which PyTorch has which bug, into docs/found-bugs.md; of one: TORCH=2.15.0
 	@$(BIN)/python -m tools.found_bugs $(TORCH) && echo "== wrote docs/found-bugs.md"

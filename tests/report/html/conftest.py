@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from tools.pictures import VARIABLE, chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Request
-
-VARIABLE = "TORCHSAN_CHROMIUM"
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
-    found = os.environ.get(VARIABLE) or next(filter(None, map(shutil.which, _NAMES)), None)
     with sync_api.sync_playwright() as playwright:
         try:
             # As root Chromium runs without its sandbox or not at all; what it shows here is our own.
-            browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         except sync_api.Error as e:
             hint = f"install Chromium, set {VARIABLE}, or run `playwright install chromium`"
             pytest.skip(f"no browser: {hint} ({str(e).splitlines()[0]})")
