@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch._dynamo.utils
+import torch._inductor.config
 from tests.planted.scaled import SHAPES, SITES, Shape, called
 from tests.programs.healthy import HEALTHY
 
@@ -238,6 +239,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the page there, and its plot beside it")
     options = parser.parse_args(words)
     warnings.simplefilter("ignore")
+    # What a cache keeps of a planted fault would be given to the healthy program.
+    torch._inductor.config.force_disable_caches = True
     start, curves = time.monotonic(), []
     for dtype in (torch.float32, torch.bfloat16) if options.quick else LADDERS:
         graphs = IN_GRAPHS if dtype in (torch.float32, torch.bfloat16) else ()
