@@ -304,10 +304,8 @@ def _program(
     ]
     rows: list[GraphRecord | KernelRecord] = []
     for graph in graphs:
-        found = [n for n, kernel in enumerate(graph.kernels) if culprits is None or kernel.name in culprits]
-        reach = 0 if culprits is None else _BESIDE
-        near = sorted({n + d for n in found for d in range(-reach, reach + 1) if 0 <= n + d < len(graph.kernels)})
-        rows += [graph, *(graph.kernels[n] for n in near)] if near or culprits is None else []
+        near = graph.kernels if culprits is None else _beside(graph, culprits)
+        rows += [graph, *near] if near or culprits is None else []
     shown = rows if limit is None or len(rows) + 2 <= limit else rows[: max(0, limit - 3)]
     while shown and len(shown) < len(rows) and isinstance(shown[-1], GraphRecord):
         shown.pop()  # A heading without anything below it says nothing.
@@ -317,6 +315,13 @@ def _program(
         kernels = sum(isinstance(row, KernelRecord) for row in rows[len(shown) :])
         lines.append(_more("  ", kernels, "kernel", place))
     return lines
+
+
+def _beside(graph: GraphRecord, culprits: Set[str]) -> tuple[KernelRecord, ...]:
+    """The culprits among the kernels of a graph, with those launched just before and after them."""
+    found = [n for n, kernel in enumerate(graph.kernels) if kernel.name in culprits]
+    near = {n + d for n in found for d in range(-_BESIDE, _BESIDE + 1)}
+    return tuple(kernel for n, kernel in enumerate(graph.kernels) if n in near)
 
 
 _Blamed = dict[tuple[int, str, int], list[str]]

@@ -255,10 +255,7 @@ class StagesWatch:
         """Every graph means the same. Is what was compiled from the last beyond rounding, and since when?"""
         differences = structural(actual, search.reference)
         if self._blamed() is not None and not search.overlapping:
-            # A kernel of this graph is wrong: what comes of it is told where it is plain, and costs no further runs.
-            differences += plainly_other(actual, search.reference, search.reference.tensors)
-            if differences:
-                self._blame_code(actual, search, direction, differences, [])
+            self._tell_consequences(actual, search, direction, differences)
             return
         names, far, errors = _doubtful(actual, search.reference, search.exact, {d.name for d in differences})
         differences += search.wrong(actual, far)
@@ -280,6 +277,14 @@ class StagesWatch:
             self._found(Stage.KERNEL, "flip", search, lambda: note)
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
+
+    def _tell_consequences(
+        self, actual: Results, search: Search, direction: Direction, differences: list[Difference]
+    ) -> None:
+        """A kernel of this graph is wrong: say what comes of it where that is plain, without any further run."""
+        differences += plainly_other(actual, search.reference, search.reference.tensors)
+        if differences:
+            self._blame_code(actual, search, direction, differences, [])
 
     def _blame_code(
         self, actual: Results, search: Search, direction: Direction, differences: list[Difference], names: list[str]
