@@ -107,27 +107,15 @@ def test_an_error_that_begins_late_is_found_if_all_calls_are_checked(dtype: torc
     )
 
 
-def test_a_file_asks_for_the_next_call_without_a_budget(tmp_path: Path) -> None:
-    with wrong_from(60), torchsan.session(check="values", out=tmp_path / "run") as run:
-        step = compiled_step()
-        for _ in range(80):
-            step()
-        assert not run.findings
-        (tmp_path / "run" / "check-now").touch()
-        deadline = time.monotonic() + 60
-        while not run.findings and time.monotonic() < deadline:
-            step()
-    assert run.findings
-
-
 def test_what_needs_too_much_memory_is_left_out_and_said() -> None:
     with torchsan.session(check="values", max_memory=1000) as run:
         train(2)
     assert any("--max-memory" in s.reason for s in run.coverage.skipped)
 
 
-def test_a_file_asks_for_the_whole_of_a_call_soon(tmp_path: Path) -> None:
-    with wrong_from(60), torchsan.session(check="values", budget="0.0001%", out=tmp_path / "run") as run:
+@pytest.mark.parametrize("budget", ["0.0001%", None])
+def test_a_file_asks_for_the_whole_of_a_call_soon(tmp_path: Path, budget: str | None) -> None:
+    with wrong_from(60), torchsan.session(check="values", budget=budget, out=tmp_path / "run") as run:
         step = compiled_step()
         for _ in range(80):
             step()

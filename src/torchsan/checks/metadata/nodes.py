@@ -21,7 +21,7 @@ from torchsan.checks.metadata.eager import EagerJudge, enter_place, leave_place
 from torchsan.checks.metadata.exhibit import render_call
 from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.judge import inputs as tensor_arguments
-from torchsan.errors import FindingsError
+from torchsan.errors import FindingsError, in_one_line
 from torchsan.graphs.nodes import source_lines
 from torchsan.records import Kind, Stage
 from torchsan.reference.aside import aside
@@ -162,7 +162,7 @@ class NodeWalk:
             reason = str(e)
         except Exception as e:  # an operator that cannot run here ends the check of this node, no more
             log.debug("cannot run %s", node, exc_info=True)
-            reason = f"failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:120]}"
+            reason = f"failed: {in_one_line(e)}"
         if reason:
             self._reasons.setdefault(reason, []).append(node.name)
         return self._stand_in(node.meta.get("val"))

@@ -14,6 +14,7 @@ from torchsan.checks.metadata.compare import Difference, compare_results, leaves
 from torchsan.checks.metadata.exhibit import render_call
 from torchsan.checks.metadata.findings import Place, mismatch
 from torchsan.checks.metadata.nodes import private_copy
+from torchsan.errors import in_one_line
 from torchsan.recording import Recorder
 from torchsan.records import Coverage, Finding, Severity, Stage
 from torchsan.reference.arithmetic import widened
@@ -233,7 +234,7 @@ def _watched(watch: Watch, overload: Any, attempt: Callable[[], None]) -> tuple[
         try:
             attempt()
         except Exception as e:  # noqa: BLE001  # that a way fails is what is to be said of it
-            failure = f"failed: {type(e).__name__}: {str(e).splitlines()[0][:100] if str(e) else ''}"
+            failure = f"failed: {in_one_line(e)}"
     name = str(overload)
     missed = [f"{s.what}: {s.reason}" for s in run.coverage.skipped if name in s.what]
     return [f for f in run.findings if name in f.ops], missed, failure

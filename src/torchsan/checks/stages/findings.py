@@ -139,7 +139,7 @@ def wrong_in_float64(
 
 
 def plainly_other(actual: Results, expected: Results, names: Iterable[str]) -> list[Difference]:
-    """Those of the named results that no rounding could have given, of a program that has no other arithmetic.
+    """Those of the named results that no rounding could have given: for what no other arithmetic is asked about.
 
     Real numbers alone: a decision that rounding takes otherwise changes whole numbers by as much as an error does.
     """

@@ -26,6 +26,7 @@ from torchsan.checks.values.other_inputs import Repetition, other_bits, other_da
 from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
 from torchsan.checks.values.repeats import Ran, current_core, unsteady, wrong_only_once
 from torchsan.checks.values.sample import Sample, renamed, with_sources, writers
+from torchsan.errors import in_one_line
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
@@ -357,9 +358,7 @@ class ValuesWatch(CallWatch):
                 self._report_outside(at, target, e)
             except Exception as e:  # an operator that cannot run here ends the check of this buffer, no more
                 log.debug("cannot replay %s", target.buffer, exc_info=True)
-                self._skip(
-                    target.buffer, f"replay failed: {type(e).__name__}: {(str(e).splitlines() or [''])[0][:160]}"
-                )
+                self._skip(target.buffer, f"replay failed: {in_one_line(e)}")
             else:
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
