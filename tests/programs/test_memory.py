@@ -95,6 +95,18 @@ def test_concatenation_and_memory_left_empty_on_purpose() -> None:
     assert complaints(lambda: torch.compile(f)(torch.randn(5, 4), torch.randint(0, 10, (5, 4)))) == []
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_write_through_a_view_that_an_operator_gave() -> None:
+    """Inductor generates no code for complex numbers: the view and the write into it are calls of operators."""
+
+    def program(dtype: torch.dtype) -> Tensor:
+        compiled = torch.compile(lambda x, y: torch.diagonal_scatter(x, y) * 2)
+        return compiled(torch.randn(5, 5, dtype=dtype), torch.randn(5, dtype=dtype))
+
+    assert not complaints(lambda: program(torch.complex64))
+    assert not complaints(lambda: program(torch.float32))
+
+
 def test_integers_that_hold_the_pattern() -> None:
     """The largest integer is what unwritten memory holds; a program that computes it is right all the same."""
 

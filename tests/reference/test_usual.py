@@ -29,6 +29,14 @@ def test_the_noise_of_other_data_is_usual(dtype: torch.dtype) -> None:
         assert usual.allows("a", other, other)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex_numbers_of_two_halves_can_be_as_usual() -> None:
+    usual, eager = Usual(), torch.randn(10, dtype=torch.complex32)
+    usual.learn("a", eager.clone(), eager)
+    assert usual.allows("a", eager.clone(), eager)
+    assert not usual.allows("a", torch.zeros_like(eager), eager)
+
+
 @pytest.mark.parametrize("error", [1e-5, 1e-3, float("nan"), float("inf")])
 def test_one_element_that_is_further_off_is_not(error: float) -> None:
     usual, eager = learned()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,16 @@ from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import CallCount, Direction, Gap, GapKind, GraphId, Severity, SourceLine
 from torchsan.records.suppression import Suppression
 from torchsan.report.perfetto import as_trace
-from torchsan.report.terminal import print_report
+from torchsan.report.terminal import print_report, wrapped
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def without_styles(stream: io.StringIO) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
 
 
 def shown(recording: Reader, quiet: bool = False, everything: bool = False) -> str:
@@ -145,13 +150,51 @@ def test_a_stream_that_is_not_utf8_gets_escapes(writer: Writer) -> None:
 
 
 def test_colour_does_not_change_the_text(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "1000")
     writer.graph(graph())
     writer.finding(finding())
     recording = finished(writer)
     terminal = Terminal()
     print_report(recording, terminal)
-    assert terminal.getvalue() == shown(recording)
+    assert without_styles(terminal) == shown(recording)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    in:      kernel cpp_fused_relu_0, buffer buf1, graph 0 inference, stage kernel",
+        "      0  cpp_fused__to_copy_amin_div_sub_0   model.py:20  darkest = torch.amin(pixels, dim=-1)  <- F1",
+        "next: torchsan explain race   as a script: torchsan repro runs/1 F1   as a page: torchsan open runs/1",
+        "torchsan: findings: 1 error; 4 of 4 kernels, 4 of 4 buffers, 1 of 1 call checked by values",
+    ],
+)
+def test_a_line_fits_the_terminal_and_loses_nothing(text: str, width: int) -> None:
+    lines = wrapped(text, width).split("\n")
+    assert "".join(" ".join(lines).split()) == "".join(text.split())
+    assert all(len(line) <= width or " " not in line.strip() for line in lines)
+
+
+def test_what_has_a_label_goes_on_below_its_text_and_commands_stay_whole() -> None:
+    assert wrapped("    ops:     aten.relu.default, aten.amin.default, aten.div.Tensor", 50).split("\n") == [
+        "    ops:     aten.relu.default, aten.amin.default,",
+        "             aten.div.Tensor",
+    ]
+    assert wrapped("recording: runs/1   again: torchsan report runs/1", 45).split("\n") == [
+        "recording: runs/1",
+        "    again: torchsan report runs/1",
+    ]
+    path = "a/" * 40
+    assert path in wrapped(f"recording: {path} and more", 60).split("\n")[1]
+
+
+def test_a_report_is_no_wider_than_the_terminal(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    writer.graph(graph())
+    writer.finding(finding())
+    stream = Terminal()
+    print_report(finished(writer), stream)
+    assert max(map(len, without_styles(stream).splitlines())) <= 60
 
 
 @pytest.mark.parametrize("body", [{}, {"graph": 0}, {"graph": "x", "direction": "forward"}, {"by_source": 7}])

@@ -91,7 +91,8 @@ class Contents:
         now = len(self._launches) + 1
         self._launches.append(launch)
         written = set(launch.writes)
-        direct = {a.base for a in launch.arguments if a.written} | {launch.result}
+        declared = {a.base for a in launch.arguments if a.written and a.base is not None}
+        direct = {*declared, launch.result}
         touched: set[Block] = set()
         for name in launch.writes:
             for block in self._table.find(function, name):
@@ -102,6 +103,8 @@ class Contents:
             # Through another name it may well be declared: `out` and `in` of a kernel can be the same memory.
             if content is not None and name not in written and touched.isdisjoint(self._table.find(function, name)):
                 self._compare((function, name), content, values.get(name), launch, launch)
+        for name in declared:
+            self._forget_views(function, name)
         for name in launch.writes:
             key = (function, name)
             # A whole that has a value of its own is no collection of parts: a write to a part of it is not its own.
@@ -159,6 +162,13 @@ class Contents:
         content = self._known.pop(key, None)
         if content is not None:
             self._bytes -= content.nbytes
+
+    def _forget_views(self, function: str, name: str) -> None:
+        """A write to a view is one to what it is a view of, if an operator of the program made it."""
+        first = self._plan.views.get((function, name))
+        if first is not None:
+            for key in [k for k in self._known if k[0] == function and self._plan.views.get(k) == first]:
+                self._forget(key)
 
     def _has_own_value(self, key: Name) -> bool:
         return any(

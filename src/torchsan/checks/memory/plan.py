@@ -15,6 +15,7 @@ from torchsan.graphs.nodes import source_lines
 from torchsan.records import KernelRecord, SourceLine
 from torchsan.torch_internals import LoweredGraph
 from torchsan.torch_internals.operators import is_users_kernel, is_view
+from torchsan.torch_internals.wrapper.kernels import gives_a_view
 from torchsan.torch_internals.wrapper.model import Alias, Allocate, Branch, Free, Function, Launch, Opaque, Return, Step
 from torchsan.watch.observer import CompiledProgram
 
@@ -84,6 +85,8 @@ class MemoryPlan:
     unguarded: frozenset[Name]
     on_purpose: frozenset[Name]
     unfollowed: frozenset[Name]
+    views: Mapping[Name, str]
+    """Variables that share memory since operators gave views of them, each with the first of its kind."""
     tainted: bool
     sources: Mapping[Name, SourceLine]
     kernels: Mapping[int, KernelRecord]
@@ -111,6 +114,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
         unguarded=names(_written_by_users),
         on_purpose=frozenset((n, b) for n, graph in graphs.items() for b in _left_empty(graph, empties[n])),
         unfollowed=names(_unfollowed),
+        views={(name, n): first for name, function in functions.items() for n, first in _views(function).items()},
         tainted=any(empties.values()),
         sources={key: line for name, graph in graphs.items() for key, line in _sources(name, graph)},
         kernels={k.nth: k for k in program.record.kernels},
@@ -177,6 +181,19 @@ def _unfollowed(function: Function) -> Iterator[str]:
     for branch in function.steps:
         if isinstance(branch, Branch):
             yield from _in_branch(branch.steps)
+
+
+def _views(function: Function) -> dict[str, str]:
+    first: dict[str, str] = {}
+    for step in function.walk():
+        match step:
+            case Launch(result=str(result)) if step.reads and gives_a_view(step.kernel):
+                first[result] = first.setdefault(step.reads[0], step.reads[0])
+            case Alias(name=name, source=source) if source in first:
+                first[name] = first[source]
+            case _:
+                pass
+    return first
 
 
 def _in_branch(steps: tuple[Step, ...]) -> Iterator[str]:

@@ -149,6 +149,14 @@ def mutated_arguments(operator: str) -> Callable[[int | str], bool]:
     return mutated
 
 
+def gives_a_view(operator: str) -> bool:
+    """Return whether the operator, named as in a wrapper, writes nothing and its result lies in what it is given."""
+    return any(
+        not o._schema.is_mutable and any(r.alias_info is not None for r in o._schema.returns)
+        for o in _overloads(operator)
+    )
+
+
 def _overloads(operator: str) -> list[Any]:
     import torch
 
