@@ -361,3 +361,25 @@ def test_gradients_that_compiled_autograd_computes_are_said_to_be_skipped() -> N
         torch.compile(curve, backend="aot_eager")(x, x).sum().backward()
     assert any("compiled autograd" in s.reason for s in run.coverage.skipped)
     assert not run.findings
+
+
+def solve(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve(x.tanh() - 3.0 * torch.eye(4), x)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_pass_beside_an_operator_that_is_kept_in_order(backward: bool) -> None:
+    """`torch.linalg` looks for errors by an operator with an effect, for which graphs have tokens."""
+
+    def program() -> None:
+        y = torch.compile(solve)(torch.randn(4, 4, requires_grad=backward))
+        if backward:
+            y.sum().backward()
+
+    with torchsan.session(check="stages") as run, inductor_config.patch(force_disable_caches=True):
+        program()
+    assert not run.findings
+    assert not run.coverage.skipped
+    (finding,) = found(program, post_grad_custom_post_pass=edit(aten.sub.Tensor, swap))
+    assert (finding.kind, finding.severity) == (Kind.WRONG_VALUES, Severity.ERROR)
+    assert (finding.stage, finding.pass_) == (Stage.POST_GRAD_PASSES, "post_grad_custom_post_pass")

@@ -114,6 +114,19 @@ def is_checkpoint(target: Any) -> bool:
     return is_higher_order(target) and str(target.name()) == "tag_activation_checkpoint"
 
 
+def without_token(target: Any, args: Sequence[Any]) -> Any:
+    """The operator of PyTorch's own that `with_effects` calls in order, which changes nothing; None for all others.
+
+    Such as `_linalg_check_errors`, which may raise. `args` are those of `with_effects`: a token, the operator, and its
+    arguments.
+    """
+    if not is_higher_order(target) or str(target.name()) != "with_effects":
+        return None
+    overload = args[1]
+    pure = getattr(overload, "namespace", None) == "aten" and not overload._schema.is_mutable
+    return overload if pure else None
+
+
 def functionalized(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, int, list[torch.fx.Node]] | None:

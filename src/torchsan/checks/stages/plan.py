@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchsan.records import Direction, Stage
 from torchsan.torch_internals.compile_stages import CompileStages, Part
-from torchsan.torch_internals.operators import is_checkpoint, is_pytorchs, is_users_kernel
+from torchsan.torch_internals.operators import is_checkpoint, is_pytorchs, is_users_kernel, without_token
 from torchsan.torch_internals.snapshots import Snapshot
 
 Runner = Callable[[list[Any]], Any]
@@ -132,7 +132,7 @@ class _Substitute:
         self._joint = _Joint(graph.joint, self._part.forward_outputs, self._seen)
         outputs = self._joint.forward(args)
         # What the forward keeps for the backward is not looked at: the joint graph remembers its own values.
-        kept = output_nodes(graph.forward.graph)[self._part.forward_outputs :]
+        kept = output_nodes(graph.forward.graph)[len(outputs) :]
         return [*outputs, *(_stand_in(n) for n in kept)]
 
 
@@ -156,6 +156,9 @@ class _Interpreter(torch.fx.Interpreter):
             args, kwargs = args[:3], kwargs | {"eps": _default_eps(self._node)}
         if is_checkpoint(target):
             return checkpoint(partial(_run_whole, args[0]), *args[1:], use_reentrant=False)
+        if (inner := without_token(target, args)) is not None:
+            results = inner(*args[2:], **kwargs)
+            return (args[0], *results) if isinstance(results, tuple) else (args[0], results)
         return super().call_function(target, args, kwargs)
 
 
@@ -204,14 +207,16 @@ class _Joint:
     def forward(self, args: list[Any]) -> list[Any]:
         inputs = [n for n in self._graph.nodes if n.op == "placeholder" and n not in self._late]
         env = self._interpreter.env
-        env.update(zip(inputs, args, strict=True))
+        # Tokens, which keep effects in order, come first. They are taken out of the two graphs that this one becomes.
+        tokens = max(0, len(inputs) - len(args))
+        env.update(zip(inputs, [*(torch.empty(0) for _ in range(tokens)), *args], strict=True))
         for node in self._graph.nodes:
             if node.op in ("placeholder", "output") or node in self._late:
                 continue
             old = self._overwritten(node)
             env[node] = self._interpreter.run_node(node)
             env.update(old)
-        return [self._value(n) for n in output_nodes(self._graph)[: self._forward_outputs]]
+        return [self._value(n) for n in output_nodes(self._graph)[tokens : self._forward_outputs]]
 
     def backward(self, tangents: list[Any]) -> list[Any]:
         inputs = [n for n in self._graph.nodes if n.op == "placeholder" and n in self._late]
