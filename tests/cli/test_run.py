@@ -423,7 +423,7 @@ def test_progress_and_colour_on_a_terminal_only(cli: Run, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parents[2]}")
     name = script(COMPILING)
     screen, status = in_terminal(command("run", name))
-    assert "torchsan: graph 1, 2 kernels so far\r\n" in screen
+    assert "torchsan: compiled 1 graph, 2 kernels so far\r\n" in screen
     assert "program's own line\r\n" in screen
     assert "\x1b[" in screen
     assert status == 4  # A graph is in the log, and nobody has called it.

@@ -29,8 +29,8 @@ def test_it_tells_of_graphs_when_there_are_more(tmp_path: Path) -> None:
     progress.close()
     log.close()
     assert stream.getvalue().splitlines() == [
-        "torchsan: graph 1, 3 kernels so far",
-        "torchsan: graph 2, 6 kernels so far",
+        "torchsan: compiled 1 graph, 3 kernels so far",
+        "torchsan: compiled 2 graphs, 6 kernels so far",
     ]
 
 

@@ -364,7 +364,8 @@ def test_gradients_that_compiled_autograd_computes_are_said_to_be_skipped() -> N
 
 
 def solve(x: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.solve(x.tanh() - 3.0 * torch.eye(4), x)
+    solution: torch.Tensor = torch.linalg.solve(x.tanh() - 3.0 * torch.eye(4), x)
+    return solution
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch._inductor.lowering as lowering
 
 import torchsan
 from tests.planted.faults import FAULTS, Fault, planted
@@ -125,3 +128,37 @@ def test_what_eager_makes_infinite_too_is_no_finding() -> None:
         torch.compile(lambda x: (x.log() + 1).exp() / x)(torch.tensor([-1.0, 0.0, 1.0, 200.0]).repeat(8))
     assert run.coverage.buffers_checked
     assert not run.findings
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_written_to_a_cache_must_be_the_same_to_the_bit(
+    dtype: torch.dtype, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is rounded where numbers are put in their places. Who reads them there is not to blame."""
+    put = torch.ops.aten.index_put_.default
+    real = lowering.lowerings[put]
+
+    def wrong(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+        return real(x, indices, lowering.mul(values, factor) if factor != 1 else values, accumulate)
+
+    monkeypatch.setitem(lowering.lowerings, put, wrong)
+
+    def attend(cache: torch.Tensor, at: torch.Tensor, k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(1, at, k)
+        return torch.nn.functional.scaled_dot_product_attention(q, cache, cache)
+
+    torch.manual_seed(0)
+    cache, k, q = (torch.randn(4, n, 8).to(dtype) for n in (24, 1, 1))
+    with torchsan.session() as run:
+        torch.compile(attend)(cache, torch.tensor([5]), k, q)
+    errors = [f for f in run.findings if f.severity == "error"]
+    if factor == 1:
+        assert not errors
+        return
+    (finding,) = errors
+    assert finding.ops == ("aten.index_put_.default",)
+    assert "(cache)" in finding.message
+    assert finding.evidence["allowed"] == 0
+    assert finding.evidence["pattern"] == "all of index 5 of dimension 1"
+    assert not [f for f in run.findings if f.kind == "reordered-effect"]

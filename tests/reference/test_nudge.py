@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -96,3 +98,28 @@ def test_what_no_code_rounds_stays(dtype: torch.dtype) -> None:
     thirds = Nudger(1).result(torch.ops.aten.mul.Tensor, (x, 1 / 3), {})
     assert torch.equal(halves, x * 0.5)
     assert not torch.equal(thirds, x * (1 / 3))
+
+
+def test_numbers_that_are_put_in_their_places_stay_and_those_that_are_added_up_move() -> None:
+    aten = torch.ops.aten
+    generator = torch.Generator().manual_seed(0)
+    x, v = (torch.randn(8, generator=generator).bfloat16() for _ in range(2))
+    i = torch.arange(8)
+    puts: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (aten.index_put.default, (x, [i], v), {}),
+        (aten._unsafe_index_put.default, (x, [i], v, False), {}),
+        (aten.scatter.src, (x, 0, i, v), {}),
+        (aten.scatter_reduce.two, (x, 0, i, v, "amax"), {}),
+        (aten.index_copy.default, (x, 0, i, v), {}),
+        (aten.topk.default, (x, 3), {}),
+    ]
+    adds: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (aten.index_put.default, (x, [i], v), {"accumulate": True}),
+        (aten.scatter.reduce, (x, 0, i, v), {"reduce": "add"}),
+        (aten.scatter_reduce.two, (x, 0, i, v, "sum"), {}),
+    ]
+    for calls, moves in ((puts, False), (adds, True)):
+        for func, args, kwargs in calls:
+            results = Nudger(1).result(func, args, kwargs), func(*args, **kwargs)
+            moved, plain = (r[0] if isinstance(r, tuple) else r for r in results)
+            assert torch.equal(moved, plain) is not moves, func

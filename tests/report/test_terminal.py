@@ -14,7 +14,7 @@ from torchsan.recording import Program, Reader, Writer, finalize
 from torchsan.records import CallCount, Direction, Gap, GapKind, GraphId, Severity, SourceLine
 from torchsan.records.suppression import Suppression
 from torchsan.report.perfetto import as_trace
-from torchsan.report.terminal import print_report, wrapped
+from torchsan.report.terminal import print_report
 
 
 class Terminal(io.StringIO):
@@ -159,35 +159,6 @@ def test_colour_does_not_change_the_text(writer: Writer, monkeypatch: pytest.Mon
     assert without_styles(terminal) == shown(recording)
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "    in:      kernel cpp_fused_relu_0, buffer buf1, graph 0 inference, stage kernel",
-        "      0  cpp_fused__to_copy_amin_div_sub_0   model.py:20  darkest = torch.amin(pixels, dim=-1)  <- F1",
-        "next: torchsan explain race   as a script: torchsan repro runs/1 F1   as a page: torchsan open runs/1",
-        "torchsan: findings: 1 error; 4 of 4 kernels, 4 of 4 buffers, 1 of 1 call checked by values",
-    ],
-)
-def test_a_line_fits_the_terminal_and_loses_nothing(text: str, width: int) -> None:
-    lines = wrapped(text, width).split("\n")
-    assert "".join(" ".join(lines).split()) == "".join(text.split())
-    assert all(len(line) <= width or " " not in line.strip() for line in lines)
-
-
-def test_what_has_a_label_goes_on_below_its_text_and_commands_stay_whole() -> None:
-    assert wrapped("    ops:     aten.relu.default, aten.amin.default, aten.div.Tensor", 50).split("\n") == [
-        "    ops:     aten.relu.default, aten.amin.default,",
-        "             aten.div.Tensor",
-    ]
-    assert wrapped("recording: runs/1   again: torchsan report runs/1", 45).split("\n") == [
-        "recording: runs/1",
-        "    again: torchsan report runs/1",
-    ]
-    path = "a/" * 40
-    assert path in wrapped(f"recording: {path} and more", 60).split("\n")[1]
-
-
 def test_a_report_is_no_wider_than_the_terminal(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     writer.graph(graph())
@@ -308,6 +279,7 @@ def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) 
     other.finding(finding())
     recording = finished(other)
     assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
+    assert "\n  F1 suppressed: wrong-values: reported upstream\n" in brief(recording)
     assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)
 
 
@@ -319,3 +291,18 @@ def test_of_many_idle_suppressions_a_few_are_told(tmp_path: Path) -> None:
     assert shown(recording).count("fits no finding") == 6
     assert "… and 44 suppressions more: torchsan report --all" in shown(recording)
     assert shown(recording, everything=True).count("fits no finding") == 50
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("/here/passes.py", " --load /here/passes.py"),
+        ("/x; rm -r y/passes.py", " --load '/x; rm -r y/passes.py'"),
+        ("/here/script.py", ""),
+    ],
+)
+def test_a_pass_of_ones_own_is_loaded_by_the_reproducer(writer: Writer, file: str, hint: str) -> None:
+    writer.graph(graph())
+    writer.finding(finding(evidence={"pass": {"name": "post", "function": f"scale at {file}:3"}}))
+    writer.event("exhibit", {"exhibit": {"finding": "F1"}})
+    assert f"torchsan repro run F1{hint}   as a page" in shown(finished(writer))

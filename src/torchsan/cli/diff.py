@@ -11,7 +11,7 @@ from torchsan.diff.compare import SECONDS
 from torchsan.diff.export import DIFF_EXPORTERS
 from torchsan.diff.text import diff_lines
 from torchsan.report.exporter import Exports, add_export_flags
-from torchsan.report.terminal import print_lines
+from torchsan.report.printing import print_lines
 
 _DESCRIPTION = """\
 Compare two recordings of one program: eager against compiled, two versions of PyTorch or of the model, two machines, \

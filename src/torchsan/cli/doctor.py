@@ -26,7 +26,7 @@ from torchsan.errors import UnsupportedTorchError
 from torchsan.recording.folder import installed_version
 from torchsan.records.program import signal_name
 from torchsan.report.findings import Line, clean
-from torchsan.report.terminal import print_lines
+from torchsan.report.printing import print_lines
 from torchsan.report.verdict import WITHOUT_AMX
 from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import SEAMS, USERS, called, check_version, torch_version

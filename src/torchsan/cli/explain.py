@@ -8,6 +8,7 @@ import sys
 
 from torchsan.errors import UsageError
 from torchsan.report.explanations import explained_kinds, explanation, plain_explanation
+from torchsan.report.printing import write_wrapped
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         width = max(map(len, kinds))
         for kind in kinds:
             found = explanation(kind)
-            sys.stdout.write(f"{kind:<{width}}  {found.meaning if found else ''}\n")
+            write_wrapped(f"{kind:<{width}}  {found.meaning if found else ''}\n", sys.stdout)
         return 0
     kind = args.kind.strip().lower().replace("_", "-")
     found = explanation(kind)
@@ -36,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
         near = difflib.get_close_matches(kind, kinds, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"no kind of finding is called {args.kind!r}; {hint}kinds: {', '.join(kinds)}", slug="no-kind")
-    sys.stdout.write(plain_explanation(kind, found))
+    write_wrapped(plain_explanation(kind, found), sys.stdout)
     return 0

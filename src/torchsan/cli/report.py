@@ -17,7 +17,8 @@ from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS, as_l
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
 from torchsan.report.findings import clean, count
 from torchsan.report.github import tell_github
-from torchsan.report.terminal import kernel_details, print_finding, print_lines, print_report
+from torchsan.report.printing import print_lines
+from torchsan.report.terminal import kernel_details, print_finding, print_report
 from torchsan.report.verdict import verdict
 
 

@@ -21,6 +21,7 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Program
 from torchsan.recording.folder import EVENTS
 from torchsan.records import Finding, decode
+from torchsan.report.findings import count
 
 _COUNT = "SELECT count(*), coalesce(sum(json_array_length(body, '$.kernels')), 0) FROM events WHERE kind = 'graph'"
 _NEWS = "SELECT id, body FROM events WHERE id > ? AND kind = 'finding' ORDER BY id"
@@ -63,7 +64,7 @@ class Progress:
         if (graphs, kernels) != self._compiled:
             self._compiled = (graphs, kernels)
             self._next = time.monotonic() + every
-            self._stream.write(f"torchsan: graph {graphs}, {kernels} kernels so far\n")
+            self._stream.write(f"torchsan: compiled {count(graphs, 'graph')}, {count(kernels, 'kernel')} so far\n")
             self._stream.flush()
 
     def close(self) -> None:

@@ -225,7 +225,7 @@ class Plan:
     ) -> int:
         """Judge the programs, say what came of them, and return the exit status."""
         from torchsan.report.exporter import Exports
-        from torchsan.report.terminal import print_lines
+        from torchsan.report.printing import print_lines
         from torchsan.sweep.conduct import Progress, conduct
         from torchsan.sweep.report import SWEEP_EXPORTERS, sweep_lines
 

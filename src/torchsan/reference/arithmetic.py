@@ -200,7 +200,7 @@ class Operators:
                 return _defined(func, self._in_float64(func, args, kwargs, own_dtypes))
             case Arithmetic.ROUGH:
                 result = self._in_float64(func, args, kwargs, own_dtypes)
-                if func._schema.is_mutable or not rounds(func):
+                if func._schema.is_mutable or not rounds(func, args, kwargs):
                     return self._nudger.undefined(func._opname, result)
                 return map_tensors(self._nudger.like_float32, result)
             case Arithmetic.CONTIGUOUS:
@@ -211,7 +211,7 @@ class Operators:
                 return func(*args, **kwargs) if plain is None or len(args) != 1 else plain(args[0])
             case _:
                 result = func(*args, **kwargs)
-                if func._schema.is_mutable or not rounds(func):
+                if func._schema.is_mutable or not rounds(func, args, kwargs):
                     return result
                 # A custom operator may return what it was given: a copy would have another meaning.
                 memory = memory_of((args, kwargs))
@@ -240,7 +240,7 @@ class Operators:
 
 def _on_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result from copies of the tensors one after the other in memory, where such a copy means the same."""
-    if torch.Tag.pointwise not in func.tags and rounds(func) and not func._schema.is_mutable:
+    if torch.Tag.pointwise not in func.tags and rounds(func, args, kwargs) and not func._schema.is_mutable:
         args_, kwargs_ = map_tensors(lambda t: t.contiguous(), (args, kwargs))
         result = func(*args_, **kwargs_)
         if memory_of(result).isdisjoint(memory_of((args_, kwargs_))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,17 +19,30 @@ _MANY = 256
 
 # Operators whose result is one of their inputs, or a number that every format holds: nothing is rounded in them.
 _EXACT = frozenset(
-    """abs alias amax amin aminmax arange argmax argmin as_strided bitwise_and bitwise_not bitwise_or bitwise_xor
-    broadcast_in_dim cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy copy_ detach diagonal empty
-    empty_like empty_strided eq expand expand_as fill flip floor full full_like gather ge gt index index_select
-    inductor_lookup_seed inductor_random inductor_randint inductor_seeds iota isinf isnan le lift_fresh_copy
-    logical_and logical_not logical_or logical_xor lt masked_fill max max_pool2d_with_indices maximum min minimum narrow
-    ne neg new_empty new_empty_strided new_full new_zeros ones ones_like permute reciprocal_exact relu repeat reshape
-    roll round scalar_tensor select select_scatter set sign slice slice_scatter sort split split_with_sizes squeeze
-    stack t transpose tril triu trunc unbind unfold unsqueeze view view_of view_as_complex view_as_real view_as where
-    zeros zeros_like zero _unsafe_index _unsafe_view _conj _neg_view real imag resolve_conj resolve_neg
-    convert_element_type_exact""".split()
+    """abs adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d alias amax amin aminmax arange argmax argmin
+    as_strided as_strided_copy as_strided_scatter bitwise_and bitwise_not bitwise_or bitwise_xor broadcast_in_dim
+    bucketize cat ceil channel_shuffle clamp clamp_max clamp_min clone constant_pad_nd convert_element_type_exact
+    copy copy_ copysign cummax cummin detach diag diag_embed diagonal diagonal_copy diagonal_scatter embedding
+    empty empty_like empty_strided eq expand expand_as expand_copy eye fill flip floor fmax fmin
+    fractional_max_pool2d fractional_max_pool3d full full_like gather ge gt hardshrink hardtanh heaviside imag
+    index index_copy index_fill index_select inductor_force_stride_order inductor_lookup_seed inductor_randint
+    inductor_random inductor_seeds iota isfinite isin isinf isnan isneginf isposinf kthvalue le lift_fresh_copy
+    logical_and logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool1d
+    max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices maximum median min minimum mode movedim
+    nan_to_num nanmedian narrow ne neg new_empty new_empty_strided new_full new_zeros nonzero one_hot ones
+    ones_like permute permute_copy pixel_shuffle pixel_unshuffle randint randperm real reciprocal_exact
+    reflection_pad1d reflection_pad2d reflection_pad3d relu repeat repeat_interleave replication_pad1d
+    replication_pad2d replication_pad3d reshape resolve_conj resolve_neg roll rot90 round scalar_tensor
+    searchsorted select select_copy select_scatter set sign signbit slice slice_copy slice_scatter sort split
+    split_with_sizes squeeze stack t take take_along_dim threshold tile topk transpose tril triu trunc unbind
+    unfold unfold_copy unsqueeze unsqueeze_copy upsample_nearest1d upsample_nearest2d upsample_nearest3d view
+    view_as view_as_complex view_as_real view_copy view_of where zero zeros zeros_like _conj
+    _low_memory_max_pool_offsets_to_indices _low_memory_max_pool_with_offsets _neg_view _unsafe_index _unsafe_view
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d""".split()
 )
+
+# Operators that put numbers in their places as they are, unless they are told to add them up or multiply them.
+_PUTS = frozenset("index_put index_reduce put scatter scatter_reduce _index_put_impl _unsafe_index_put".split())
 
 # Operators whose result is rounded to the nearest number, so that nothing of it is the same in all elements.
 _ROUNDED_RIGHT = frozenset("add addcdiv addcmul div lerp mul reciprocal rsub sqrt square sub".split())
@@ -51,22 +64,31 @@ _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
 """Operators that look at the bits of a number mean something else in float64."""
 
 
-def rounds(func: Any) -> bool:
-    """Whether an operator's results are rounded. A maximum, a gather or a copy is exact."""
+def rounds(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the results of a call of an operator are rounded. A maximum, a gather or a copy is exact."""
     schema, name = func._schema, func._opname
     if name == "inductor_random":
         return True  # Normal numbers are made by logarithms and cosines.
     if name in ("convert_element_type", "_to_copy", "to") or looks_at_bits(func):
         return False
     if schema.is_mutable:
-        return name.removesuffix("_") not in _EXACT
-    return name not in _EXACT and all(r.alias_info is None for r in schema.returns)
+        return not _moves(func, args, kwargs)
+    return not _moves(func, args, kwargs) and all(r.alias_info is None for r in schema.returns)
+
+
+def _moves(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether every number in the result of a call is one of its inputs, or one that every format holds."""
+    name = func._opname.removesuffix("_") if func._schema.is_mutable else func._opname
+    if name not in _PUTS:
+        return name in _EXACT
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    return not given.get("accumulate", False) and given.get("reduce") in (None, "amax", "amin")
 
 
 def approximates(func: Any) -> bool:
     """Whether an operator is a function that code approximates, and not one whose result is the nearest number."""
     pointwise = torch.Tag.pointwise in getattr(func, "tags", ()) or getattr(func, "namespace", "") == "prims"
-    return pointwise and func._opname.removesuffix("_") not in _ROUNDED_RIGHT and rounds(func)
+    return pointwise and func._opname.removesuffix("_") not in _ROUNDED_RIGHT and rounds(func, (), {})
 
 
 def adds_up(func: Any) -> bool:
@@ -135,7 +157,7 @@ class Nudger:
             return self._overwritten(func, args, kwargs, func(*args, **kwargs))
         if name in ("convert_element_type", "_to_copy", "to"):
             return self._converted(args[0], func(*args, **kwargs))
-        if name in _EXACT or any(r.alias_info is not None for r in schema.returns):
+        if _moves(func, args, kwargs) or any(r.alias_info is not None for r in schema.returns):
             return self.undefined(name, func(*args, **kwargs))
         if name in _REDUCTIONS:
             return self._reduced(name, args, func(*args, **kwargs))
@@ -205,7 +227,7 @@ class Nudger:
         for t in (*changed, *(t for t in tensors_in(result) if memory_of(t).isdisjoint(memory))):
             if name == "copy":
                 t.copy_(self._converted(args[1] if len(args) > 1 else kwargs["src"], t))
-            elif name not in _EXACT:
+            elif not _moves(func, args, kwargs):
                 t.copy_(self.last_bit(t, _accumulation((args, kwargs), t)))
         return result
 
@@ -273,7 +295,7 @@ def _accumulation(inputs: Any, outputs: Any) -> float:
 
 def accumulation(func: Any, args: tuple[Any, ...], result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     """How far the rounding of partial sums usually moves a result that the program has in `dtype`; None if none."""
-    if torch.Tag.pointwise in func.tags or not rounds(func) or not result.is_floating_point():
+    if torch.Tag.pointwise in func.tags or not rounds(func, args, {}) or not result.is_floating_point():
         return None
     if func._opname in _REDUCTIONS:
         return _bound(func._opname, args, result, dtype, usual=True).nan_to_num(0, 0, 0)

@@ -260,7 +260,7 @@ def _rounds(node: torch.fx.Node) -> bool:
         return is_users_kernel(node.target)
     metas = [v for n in (node, *node.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
     unusual = any(m.is_complex() or (m.is_floating_point() and m.dtype.itemsize == 1) for m in metas)
-    return unusual or rounds(node.target)
+    return unusual or rounds(node.target, node.args, node.kwargs)
 
 
 def _narrows(node: torch.fx.Node) -> bool:

@@ -23,7 +23,10 @@ class Explanation:
 
 
 _REPRO = "`torchsan repro RECORDING ID` cuts it out as a script that runs by itself: attach it to a bug report."
-_WORK_AROUND = "Until it is mended: keep the operator out of the compiled code with `torch.compiler.disable`."
+_WORK_AROUND = (
+    "Until it is mended: switch the pass off, if `pass` names one that is a setting; or else keep the operator out of "
+    "the compiled code with `torch.compiler.disable`."
+)
 _OWN_OPERATOR = "If the operator is yours, mend its kernel or its registration; `torchsan ops MODULE` checks it alone."
 
 _EXPLANATIONS: dict[str, Explanation] = {

@@ -14,7 +14,7 @@ from torchsan.errors import RecordingError
 from torchsan.recording import Reader
 from torchsan.recording.folder import EVENTS
 from torchsan.report.findings import clean, count, finding_lines, seen_text, severities_text
-from torchsan.report.terminal import print_lines
+from torchsan.report.printing import print_lines
 from torchsan.report.verdict import Verdict, verdict
 
 _PAUSE = 1.0

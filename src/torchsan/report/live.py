@@ -9,7 +9,7 @@ from torchsan.recording.folder import read_manifest
 from torchsan.records import Finding, Severity
 from torchsan.records.suppression import Suppressions
 from torchsan.report.findings import Line, began_at, finding_line, finding_lines
-from torchsan.report.terminal import print_lines
+from torchsan.report.printing import print_lines
 
 
 class Shown:

@@ -19,7 +19,8 @@ from torchsan.records.suppression import Suppression
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.findings import Line, clean, count, finding_lines, seen_text, severities_text, shown_place
 from torchsan.report.json_report import JsonExporter, about_the_run, finding_values, report_values
-from torchsan.report.terminal import STATUS_STYLES, print_lines
+from torchsan.report.printing import print_lines
+from torchsan.report.terminal import STATUS_STYLES
 from torchsan.report.verdict import Status, Verdict, suppressed_by, verdict
 
 _MISSING = 64

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import textwrap
+import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from pathlib import PurePath
 from typing import TextIO
 
 from torchsan.errors import UsageError
@@ -33,6 +34,7 @@ from torchsan.report.findings import (
     with_consequences,
 )
 from torchsan.report.launches import Launches
+from torchsan.report.printing import print_lines
 from torchsan.report.verdict import Status, Verdict, counting, idle_suppressions, suppressed_by, verdict
 
 _Section = tuple[Callable[[int | None], list[Line]], int]
@@ -81,7 +83,8 @@ def print_report(
     """
     outcome, place = verdict(recording), clean(shown_place(recording))
     if outcome.status is Status.CLEAN and not (quiet or verbose or everything or any(idle_suppressions(recording))):
-        ending = [Line(f"{_verdict_line(recording, outcome).text}; recording: {place}")]
+        line = _verdict_line(recording, outcome)
+        ending = [Line(f"{line.text}; recording: {place}", line.style), *_suppressed(recording)]
     else:
         ending = _ending(recording, outcome, quiet, everything, hint)
     if not quiet and not (verbose or everything) and (gaps := gaps_text(recording.coverage())):
@@ -116,55 +119,6 @@ def print_finding(recording: Reader, name: str, stream: TextIO) -> None:
         names = ", ".join(f.id for f in recording.findings()[:8]) or "none"
         raise UsageError(f"no finding {name} in {recording.path}; findings: {names}", slug="no-finding")
     print_lines(finding_lines(found[0], began=began_at(recording.manifest), most=None), stream)
-
-
-def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
-    """Print lines, in colour on a terminal and no wider than it. Rich interprets nothing of their text."""
-    if not stream.isatty():
-        encoding = stream.encoding or "utf-8"
-        text = "".join(f"{line.text}\n" for line in lines)
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.flush()
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    for line in lines:
-        console.print(Text(wrapped(line.text, console.width), style=line.style), soft_wrap=True)
-
-
-_NARROWEST = 40
-"""Columns below which lines are left to the terminal: there is no room for what indents them."""
-
-
-def wrapped(text: str, width: int) -> str:
-    """Return a line broken at spaces into lines of at most `width`, the others below where its text begins.
-
-    Columns, and commands that stand beside each other, are kept whole where they fit. So is a word that does not: names
-    and paths can be copied.
-
-    >>> print(wrapped("next: torchsan explain race   as a page: torchsan open torchsan-runs/1", 50))
-    next: torchsan explain race
-        as a page: torchsan open torchsan-runs/1
-    """
-    if len(text) <= width or width < _NARROWEST:
-        return text
-    label = re.match(r" *\S+: {2,}", text)
-    hang = " " * (len(label[0]) if label is not None else len(text) - len(text.lstrip()) + 4)
-    lines, line = [], ""
-    for piece in re.split(r"(?<=\S)(?= {2,}\S)", text):
-        if len(line) + len(piece) <= width:
-            line += piece
-            continue
-        if len(line) > len(hang):
-            lines.append(line)
-            line, piece = hang, piece.strip()
-        *full, line = textwrap.wrap(
-            line + piece, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-        )
-        lines += full
-    return "\n".join([*lines, line])
 
 
 def _findings(
@@ -293,9 +247,29 @@ def _ending(recording: Reader, outcome: Verdict, quiet: bool, everything: bool, 
         worst = next((f for f in counting(recording) if f.severity is Severity.ERROR), None)
         if worst is not None:
             kept = worst.id in recording.reproducible()
-            script = f"   as a script: torchsan repro {place} {clean(worst.id)}" if kept else ""
+            command = f"torchsan repro {place} {clean(worst.id)}{_loads(recording, worst)}"
+            script = f"   as a script: {command}" if kept else ""
             lines.append(Line(f"next: torchsan explain {worst.kind}{script}   as a page: torchsan open {place}", "dim"))
     return lines
+
+
+def _suppressed(recording: Reader) -> list[Line]:
+    """A line for each finding that does not count, with the reason."""
+    pairs = [(f, known) for f in recording.findings() if (known := suppressed_by(recording, f)) is not None]
+    lines = [Line(f"  {clean(f.id)} suppressed: {f.kind}: {clean(known.reason)}", "dim") for f, known in pairs]
+    more = [_more("  ", len(lines) - _REASONS, "of these", clean(shown_place(recording)))]
+    return lines[:_REASONS] + (more if len(lines) > _REASONS else [])
+
+
+def _loads(recording: Reader, finding: Finding) -> str:
+    """What `repro` needs to be told to find a pass of the user's own: the file it is in, if that is not the program."""
+    step = finding.evidence.get("pass")
+    function = step.get("function") if isinstance(step, dict) else None
+    found = re.search(r" at (.+\.py):\d+$", function) if isinstance(function, str) else None
+    if found is None or PurePath(found[1]).name in {PurePath(word).name for word in recording.manifest.command}:
+        return ""
+    # A recording may come from elsewhere, and this is pasted into a shell.
+    return f" --load {shlex.quote(clean(_from_folder(found[1], recording.manifest.cwd)))}"
 
 
 def _verdict_line(recording: Reader, outcome: Verdict) -> Line:
@@ -410,7 +384,11 @@ def _location(kernel: KernelRecord, cwd: str) -> str:
     if not kernel.source:
         return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
     first = kernel.source[0]
-    return f"{clean(shown_file(first.file.removeprefix(f'{cwd.rstrip(os.sep)}{os.sep}')))}:{first.line}"
+    return f"{clean(shown_file(_from_folder(first.file, cwd)))}:{first.line}"
+
+
+def _from_folder(file: str, cwd: str) -> str:
+    return file.removeprefix(f"{cwd.rstrip(os.sep)}{os.sep}")
 
 
 def _code(kernel: KernelRecord) -> str:

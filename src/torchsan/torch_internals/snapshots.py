@@ -285,7 +285,7 @@ def _users_pass(name: str | None) -> str | None:
     function = getattr(sys.modules.get("torch._inductor.config"), name, None) if name else None
     if not callable(function):
         return None
-    code = getattr(function, "__code__", None)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     place = f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
     return f"{getattr(function, '__qualname__', type(function).__qualname__)}{place}"
 

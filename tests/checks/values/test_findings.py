@@ -40,6 +40,11 @@ def bad(*indices: Any) -> torch.Tensor:
             {"side": "first", "count": 2, "of": 4, "dim": 0},
         ),
         (bad(0, 3), "both edges of dimension 0", {"side": "edges", "dim": 0}),
+        (
+            bad((slice(None), 5)).unsqueeze(0),
+            "all of index 5 of dimension 2",
+            {"side": "index", "index": 5, "whole": True, "dim": 2},
+        ),
     ],
 )
 def test_a_place_is_given_as_data_and_in_words(found: torch.Tensor, pattern: str, place: dict[str, Any]) -> None:

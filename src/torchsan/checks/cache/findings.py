@@ -17,8 +17,11 @@ from torchsan.torch_internals.caches import CachedCode, environment, vector_widt
 _DIFF_LINES = 60
 
 
-def stale(found: CachedCode, differences: Sequence[Difference]) -> Finding:
-    """An error if the cached code gives other results, a note if only the code is another."""
+def stale(found: CachedCode, differences: Sequence[Difference], *, fresh_is_wrong: bool = False) -> Finding:
+    """An error if the cached code gives wrong results, a note if it is only other code.
+
+    `fresh_is_wrong`: it is the fresh code that gives wrong results, which the values check tells of.
+    """
     nodes = [n for n in found.graph.graph.nodes if n.op.startswith("call_")]
     fields: dict[str, Any] = {
         "stage": Stage.CACHE,
@@ -46,7 +49,10 @@ def stale(found: CachedCode, differences: Sequence[Difference]) -> Finding:
     ]
     where = f"the {found.cache} ({found.key[:12]}…, {age})"
     if not differences:
-        message = f"{where} holds other code than a fresh compile gives; its results are the same"
+        results = "its results are the same"
+        if fresh_is_wrong:
+            results = "the program runs it, and it is right: what is wrong in this report is the fresh code"
+        message = f"{where} holds other code than a fresh compile gives; {results}"
         return Finding(
             kind=Kind.STALE_CACHE,
             severity=Severity.NOTE,

@@ -34,6 +34,7 @@ class CacheWatch:
         self._collector = collector
         self._found = found
         self._left = calls
+        self._fresh_is_wrong = False
         self._names = [n.name for n in found.graph.graph.nodes if n.op == "placeholder"]
 
     def __call__(self, args: list[Any]) -> Any:
@@ -82,7 +83,7 @@ class CacheWatch:
         differences: list[Difference] = []
         for actual in runs:
             differences = differences or self._differences(call, actual, fresh)
-        finding = stale(self._found, differences)
+        finding = stale(self._found, differences, fresh_is_wrong=self._fresh_is_wrong)
         if differences:
             self._left = 0
         self._collector.add((self._found.key, self._found.direction), finding, no_exhibit, merge=_graver)
@@ -119,14 +120,19 @@ class CacheWatch:
                 random = True
             if random:  # Then the fresh code, which has drawn the same numbers, is what there is.
                 return [_another(n) for n in names if is_another(_t(actual, n), _t(fresh, n).double())]
-            judged = wrong(actual, names, rerun)
-        return [d for d in judged if d.judgement and d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
+            found = _plainly_wrong(wrong(actual, names, rerun))
+            self._fresh_is_wrong |= not found and bool(_plainly_wrong(wrong(fresh, names, rerun)))
+        return found
 
 
 def _t(results: Results, name: str) -> torch.Tensor:
     found = results.tensors[name]
     assert found is not None
     return found
+
+
+def _plainly_wrong(judged: list[Difference]) -> list[Difference]:
+    return [d for d in judged if d.judgement and d.judgement.outcome in (Outcome.WRONG, Outcome.NON_FINITE)]
 
 
 def _another(name: str) -> Difference:

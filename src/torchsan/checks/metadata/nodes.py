@@ -71,6 +71,9 @@ _MOST_BYTES = 1 << 28
 _MISSING: Any = object()
 
 
+_NO_METADATA = "so that its metadata were not compared"
+
+
 class _NotRunError(Exception):
     """The node is not run for real; the text says why, and is empty where nothing is left unchecked by it."""
 
@@ -179,9 +182,9 @@ class NodeWalk:
         target: Any = node.target
         if not hasattr(target, "_schema"):
             if is_higher_order(target):
-                raise _NotRunError("has subgraphs or effects")
+                raise _NotRunError(f"has subgraphs or effects, {_NO_METADATA}")
             if target is not operator.getitem and isinstance(believed, torch.Tensor):
-                raise _NotRunError("is no operator")
+                raise _NotRunError(f"is no operator, {_NO_METADATA}")
             return target(*args, **kwargs)
         result = self._run(node, target, tuple(args), dict(kwargs))
         if "val" not in node.meta:
@@ -209,7 +212,7 @@ class NodeWalk:
                 raise _NotRunError("reads an input that the program has written to by then")
             if written and (not is_own(target) or _storages(written) & self._theirs):
                 # What an input is overwritten with in the end was looked at where it was made.
-                raise _NotRunError("" if str(target) == "aten.copy_.default" else "writes to an input")
+                raise _NotRunError("" if str(target) == "aten.copy_.default" else f"writes to an input, {_NO_METADATA}")
             if draws_random_numbers(target, args, kwargs):
                 raise _NotRunError("draws random numbers")
             if is_own(target) and (target.namespace not in _COMPUTE or target._schema.name == "aten::_print"):

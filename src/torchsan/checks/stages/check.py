@@ -115,7 +115,8 @@ class StagesCheck(Observer):
         if writes_attributes(captured.graph, captured.attributes):
             # Its tensors are the program's own: to run it again would be to take the step of an optimizer twice.
             self._writer.skipped(
-                f"stages of {label}", "it changes tensors that are not its inputs: a second run would change them twice"
+                f"stages of {label}",
+                "not run again: it updates tensors that are not its inputs, as the step of an optimizer does",
             )
             return
 

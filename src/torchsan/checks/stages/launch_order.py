@@ -136,12 +136,16 @@ def _around(read: Read, writes: list[Write]) -> Iterator[Write]:
 
 def _broken(computing: _Computing, node: str, write: Write, *, first: bool) -> tuple[Position, Position, Buffer] | None:
     """Where the node is computed on the wrong side of a write, which comes `first` in the graph or after the node."""
-    writing = [at for at, b in computing.by_node.get(write.statement.name, ()) if b.storage != b.name]
+    writing = [(at, b.storage) for at, b in computing.by_node.get(write.statement.name, ()) if b.storage != b.name]
     if len(writing) != 1:
         return None
-    for at, buffer in computing.by_node[node]:
-        if at != writing[0] and (at < writing[0]) == first:
-            return at, writing[0], buffer
+    ((written, storage),) = writing
+    computed = computing.by_node[node]
+    # Of several launches for a node, those that are given the memory are the ones that read it.
+    reading = [(at, b) for at, b in computed if storage in computing.launches[at[0]].reads]
+    for at, buffer in reading or computed:
+        if at != written and (at < written) == first:
+            return at, written, buffer
     return None
 
 

@@ -18,6 +18,7 @@ from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
 from torchsan.reference.flips import Flip
 from torchsan.reference.judge import Judgement, Outcome
+from torchsan.reference.replay import needed
 from torchsan.torch_internals.operators import OutsideOfTensors, is_users_kernel
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CompiledProgram
@@ -190,15 +191,17 @@ def findings_for(
     nodes = {w.target: _nodes(plan, w.target) for w in wrong}
     cleared = _cleared(plan, wrong)
     for w in wrong:
-        others = {o.target.node for o in wrong if o is not w}
-        if others & nodes[w.target]:
+        others = {node for o in wrong if o is not w for node in (o.target.node, *o.target.also)}
+        if others & {*nodes[w.target], *needed((w.target.node,), w.operands)}:
             continue
-        suspects = (nodes[w.target] - cleared) | {w.target.node}
+        # What is right within the rounding of a sum clears nothing of what is copied beside it.
+        left = nodes[w.target] - cleared
+        suspects = _named(left) or _named(nodes[w.target]) or {w.target.node}
         if w.judgement.coherent is not None:
             suspects = set(w.judgement.coherent.nodes)
         evidence = _evidence(w, _in_order(nodes[w.target]), through, program.called)
         kind, severity = _KINDS[w.judgement.outcome]
-        message = _message(w, launch, evidence)
+        message = _message(w, launch, evidence, program.called)
         stage = Stage.EAGER if w.judgement.outcome is Outcome.EAGER_WRONG else Stage.KERNEL
         fields = {"kind": kind, "severity": severity, "stage": stage, "buffer": w.target.buffer, "message": message}
         yield w, _finding(program, launch, _in_order(suspects), evidence, **fields)
@@ -270,6 +273,11 @@ def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:
     return found
 
 
+def _named(nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Those that compute something; an input that is overwritten is none of them."""
+    return {n for n in nodes if n.op != "placeholder"}
+
+
 def _cleared(plan: LaunchPlan, wrong: list[Wrong]) -> set[torch.fx.Node]:
     """What the launch's right results are computed from: it is right, then, and not to blame for the wrong ones."""
     bad = {w.target for w in wrong}
@@ -281,7 +289,7 @@ def _in_order(nodes: set[torch.fx.Node]) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node in nodes]
 
 
-def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
+def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any], called: Mapping[str, str]) -> str:
     share = f"{evidence['bad']} of {evidence['elements']} elements"
     what = {
         Outcome.WRONG: "has wrong values in",
@@ -290,7 +298,8 @@ def _message(wrong: Wrong, launch: Launch, evidence: dict[str, Any]) -> str:
         Outcome.EAGER_WRONG: "is right, and eager is not for operands with these strides, in",
         Outcome.UNDECIDED: "differs from eager, and whether by more than rounding cannot be told, in",
     }[wrong.judgement.outcome]
-    message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({wrong.target.node.name})"
+    name = wrong.target.node.name
+    message = f"{launch.kernel} {what} {share} of {wrong.target.buffer} ({called.get(name, name)})"
     if wrong.judgement.coherent is not None:
         message += f": {_shared(wrong.judgement.coherent)}"
     if wrong.judgement.outcome is Outcome.IMPRECISE and wrong.judgement.explained is not None:
@@ -387,12 +396,13 @@ def _place(bad: torch.Tensor) -> dict[str, Any]:
         return {"side": "all"}
     if int(bad.sum()) == 1:
         return {"side": "one"}
-    for dim in range(bad.dim()):
+    dims = [d for d in range(bad.dim()) if bad.shape[d] > 1]
+    for dim in dims:
         others = [d for d in range(bad.dim()) if d != dim]
         along = bad.any(dim=others) if others else bad
         hit = along.nonzero().flatten().tolist()
         size = bad.shape[dim]
-        if len(hit) == 1 and others:
+        if len(hit) == 1 and len(dims) > 1:
             return {"side": "index", "index": hit[0], "whole": bool(bad.select(dim, hit[0]).all()), "dim": dim}
         if len(hit) < size and hit == list(range(size - len(hit), size)):
             return {"side": "last", "count": len(hit), "of": size, "dim": dim}

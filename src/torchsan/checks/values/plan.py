@@ -292,8 +292,10 @@ def _is_uninitialised(node: torch.fx.Node) -> bool:
 
 
 def _left_in(placeholder: torch.fx.Node, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """The nodes with whose values a node overwrites the whole of a graph input."""
+    """The nodes whose values a graph input has, once a node has overwritten it or a part of it."""
     name = getattr(node.target, "_opname", "")
+    if is_mutable(node) and node.args and node.args[0] is placeholder and not name.startswith("_foreach_"):
+        yield node  # An operator that works in place gives what it has written.
     if name == "copy_" and node.args[0] is placeholder:
         yield node.args[1]  # type: ignore[misc]  # a copy's source is a node
     elif name.startswith("_foreach_") and is_mutable(node):
