@@ -19,6 +19,7 @@ from tests.machine import CACHE
 from torchsan.cli.main import main
 from torchsan.records import Kind, Severity, Stage
 from torchsan.session import Session
+from torchsan.sweep.operators import backward, sample_calls
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -180,3 +181,20 @@ def test_a_program_without_caches_has_nothing_to_compare() -> None:
     with inductor_config.patch(force_disable_caches=True), torchsan.session(check="cache") as session:
         program()
     assert session.findings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_forward_with_other_outputs_is_not_run_and_neither_is_its_backward(cache: Path) -> None:
+    """A lookup in the cache can settle sizes, so that the graph is another when it is compiled anew."""
+
+    def program() -> None:
+        for op, args, kwargs, dynamic in sample_calls("diag", "", torch.float32, 2, seed=0, gradients=True):
+            torch.compiler.reset()
+            compiled = torch.compile(lambda *a, op=op, **k: op(*a, **k), dynamic=dynamic)
+            backward(compiled(*args, **kwargs))
+
+    program()
+    with torchsan.session() as session:
+        program()
+    assert not [f for f in session.findings if f.severity is Severity.ERROR]

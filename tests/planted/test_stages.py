@@ -384,3 +384,10 @@ def test_a_pass_beside_an_operator_that_is_kept_in_order(backward: bool) -> None
     (finding,) = found(program, post_grad_custom_post_pass=edit(aten.sub.Tensor, swap))
     assert (finding.kind, finding.severity) == (Kind.WRONG_VALUES, Severity.ERROR)
     assert (finding.stage, finding.pass_) == (Stage.POST_GRAD_PASSES, "post_grad_custom_post_pass")
+
+
+def test_a_decomposition_that_cancels_loses_precision_and_is_no_error() -> None:
+    """`sigmoid(x) - 1` for what eager computes as `exp(-x) / (1 + exp(-x))`: the same in float64."""
+    x = torch.tensor(15.5, requires_grad=True)
+    findings = found(lambda: torch.compile(torch.nn.functional.soft_margin_loss)(x, torch.tensor(1.0)).backward())
+    assert [(f.kind, f.severity, f.stage) for f in findings] == [(Kind.PRECISION_LOSS, Severity.WARNING, Stage.AOT)]

@@ -231,6 +231,7 @@ class CachedCompiles:
             return fresh  # The same program, with probes in it.
         if len(cached.output_strides or ()) != len(fresh.output_strides or ()):
             self._failed(RuntimeError(f"the {cache} holds a graph with other outputs, which could not be run"))
+            graphs.clear()  # Its backward takes what this forward would have saved.
             return fresh
         if strides is not None and before:
             strides[:] = before

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsan.errors import in_one_line
 from torchsan.options import Calls
-from torchsan.records import Check, Direction, GraphRef, Severity, Stage
+from torchsan.records import Check, Direction, GraphRef, Kind, Severity, Stage
 from torchsan.torch_internals.compile_stages import observe_compile_stages
 from torchsan.torch_internals.compiled_calls import observe_compiled_calls
 from torchsan.watch.compiled import graph_record
@@ -63,13 +63,13 @@ class StagesCheck(Observer):
             yield
 
     def _watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> CallWatcher:
-        from torchsan.checks.stages.referee import CaptureReferee, no_exhibit
+        from torchsan.checks.stages.referee import CaptureReferee
 
         if self._referee is None:
             self._referee = CaptureReferee(
                 self._calls,
                 self._pace,
-                report=lambda finding: self._collector.add((next(self._numbers), "python"), finding, no_exhibit),
+                report=self._report_captured,
                 skipped=self._writer.skipped,
                 explained=lambda: sum(
                     f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
@@ -149,6 +149,14 @@ class StagesCheck(Observer):
             call=self._call,
         )
 
+    def _report_captured(self, finding: Finding) -> None:
+        """Report a difference to the program's Python, unless a step that loses precision shows the very numbers."""
+        from torchsan.checks.stages.referee import no_exhibit
+
+        lost = [f for f in self._writer.findings if (f.kind, f.check) == (Kind.PRECISION_LOSS, Check.STAGES)]
+        if not any(_numbers(f) == _numbers(finding) for f in lost):
+            self._collector.add((next(self._numbers), "python"), finding, no_exhibit)
+
     def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:
         """The last note of a choice that rounding decides."""
         return next((f for f in reversed(self._writer.findings) if "flip" in f.evidence and suits(f)), None)
@@ -174,3 +182,7 @@ class StagesCheck(Observer):
 
     def _failed(self, error: Exception) -> None:
         not_checked(self._writer, "the stages of a compile", f"could not be observed: {in_one_line(error)}")
+
+
+def _numbers(finding: Finding) -> list[Any]:
+    return [finding.evidence.get(name) for name in ("first_bad", "shape", "compiled", "eager")]

@@ -48,6 +48,11 @@ class Difference:
     judgement: Judgement | None = None
     actual: torch.Tensor | None = None
 
+    def explained_by_rounding(self) -> Difference:
+        """The same as a loss of precision, if it is a difference of real numbers."""
+        real = self.actual is not None and self.actual.is_floating_point()
+        return replace(self, kind=Kind.PRECISION_LOSS) if real else self
+
 
 def same(a: Results, b: Results) -> bool:
     """Whether they differ by no more than the last bits of the results themselves."""

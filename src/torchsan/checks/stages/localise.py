@@ -170,9 +170,12 @@ class Search:
     def less_precise(self, names: list[str]) -> Culprit | None:
         """Return the first graph that gives these results less precisely than the one above it; None if none does.
 
-        What a step does to the precision only shows in the program's own dtypes.
+        What a step does to the precision only shows in the program's own dtypes. If the graphs can be run in float64,
+        they mean the same there: rounding explains it, then, as in a formula that cancels.
         """
-        return None if self._as_it_is else self._culprit(Arithmetic.EAGER, frozenset(names))
+        found = None if self._as_it_is else self._culprit(Arithmetic.EAGER, frozenset(names))
+        differences = tuple(d.explained_by_rounding() for d in found.differences) if found is not None else ()
+        return found if found is None or self.exact is None else replace(found, differences=differences)
 
     def _culprit(self, arithmetic: Arithmetic, names: frozenset[str] | None) -> Culprit | None:
         """The same in an arithmetic, by the named results; None for all."""
