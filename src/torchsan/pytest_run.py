@@ -164,7 +164,7 @@ class PageExporter(Exporter[Mapping[str, dict[str, Any]]]):
             (
                 nodeid,
                 *(str(f[name]) for name in ("graphs", "kernels", "operators")),
-                "\n".join(f["findings"]),
+                "\n".join(f["findings"]) or ("" if f["graphs"] else "nothing was compiled"),
                 f["recording"] or "",
             )
             for nodeid, f in sorted(subject.items(), key=lambda item: "error" not in item[1]["severities"])

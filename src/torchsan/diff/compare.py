@@ -227,6 +227,14 @@ def _status(judged: Counter[Judged], gaps: list[str]) -> Status:
     return Status.SAME if judged.total() == judged[Judged.SAME] else Status.ROUNDING
 
 
+_OBSERVING = ("check", "watch", "kernels", "when", "calls", "budget", "max_bytes", "max_memory", "no_guards")
+"""The options that decide what a recording holds; where it is told, and what is passed over, makes no difference."""
+
+
+def _as_typed(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def _circumstances(a: Reader, b: Reader) -> Iterator[Circumstance]:
     mine, other = a.manifest, b.manifest
     for what in ("torch", "torchsan", "python", "platform"):
@@ -236,9 +244,8 @@ def _circumstances(a: Reader, b: Reader) -> Iterator[Circumstance]:
     for name in sorted({*mine.environment, *other.environment}):
         yield from _differing(name, mine.environment.get(name, "not set"), other.environment.get(name, "not set"))
     options = encode(mine.options), encode(other.options)
-    for name in options[0]:
-        if name not in ("out", "json", "html", "quiet"):
-            yield from _differing(f"--{name.replace('_', '-')}", *(str(o[name]) for o in options))
+    for name in _OBSERVING:
+        yield from _differing(f"--{name.replace('_', '-')}", *(_as_typed(o[name]) for o in options))
     yield from _differing("findings", str(len(a.findings())), str(len(b.findings())))
 
 

@@ -35,7 +35,7 @@ function verdictView() {
     h("div", { class: "cards two" },
       h("section", { class: "card wide", "aria-labelledby": "found" }, h("h2", { id: "found" }, "What was found"), foundList()),
       h("section", { class: "card", "aria-labelledby": "run" }, h("h2", { id: "run" }, "What was run"), facts([
-        ["command", code(run.command)], ["folder", code(run.cwd)], ["started", run.started], ["exit status", exitText(verdict.program)],
+        ["command", code(run.command)], ["folder", code(run.cwd)], ["started", run.started], ["program's exit status", exitText(verdict.program)],
         ["PyTorch", run.torch], ["Python", run.python], ["machine", run.platform], ["torchsan", run.torchsan], ["seed", run.seed],
         ["options", Object.entries(run.options).map(([k, v]) => h("div", {}, code(`${k} = ${Array.isArray(v) ? v.join(", ") : v}`)))],
         ["environment", Object.entries(run.environment).map(([k, v]) => h("div", {}, code(`${k}=${v}`)))],
