@@ -101,6 +101,26 @@ def test_a_wrong_kernel_that_is_launched_twice_is_one_cause() -> None:
     assert (first.evidence.get("follows"), second.evidence.get("follows")) == (None, first.id)
 
 
+def test_a_kernel_that_is_right_at_its_first_launch_is_judged_at_the_others_too() -> None:
+    torch.manual_seed(0)
+    w = torch.randn(16, 16)
+    fault = Fault(
+        name="only-large",
+        program=lambda: torch.compile(lambda x: ((x @ w).sin() @ (w * 50)).sin() @ w)(torch.randn(4, 16)),
+        pattern=r"tmp0\.sin\(\)",
+        wrong="at::vec::minimum(tmp0, at::vec::Vectorized<float>(20.0f)).sin()",
+        ops=frozenset(),
+    )
+    with torch.no_grad(), torchsan.session(check="values") as run, planted(fault):
+        fault.program()
+    (finding,) = run.findings
+    with torch.no_grad(), torchsan.session(check="values") as clean:
+        fault.program()
+    assert finding.ops == ("aten.sin.default",)
+    assert not clean.findings
+    assert clean.coverage.buffers_checked == clean.coverage.buffers
+
+
 def test_a_kernel_that_makes_inf_of_numbers_shows_what_it_had() -> None:
     x = torch.linspace(0.0, 60.0, 32).reshape(4, 8)
     fault = Fault(

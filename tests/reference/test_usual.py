@@ -72,3 +72,11 @@ def test_what_is_no_number_in_both_is_left_to_the_judge() -> None:
     both[0] = float("nan")
     usual.learn("b", both, both)
     assert not usual.allows("b", both, both)
+
+
+def test_what_rounding_took_far_says_nothing_about_another_place() -> None:
+    usual, eager = Usual(rounded_once=True), torch.randn(1000)
+    usual.learn("noise", eager * 1.01, eager)
+    usual.learn("near", eager * (1 + 1e-7), eager)
+    assert usual.knows("near")
+    assert not usual.knows("noise")

@@ -12,12 +12,19 @@ import torch
 
 _FURTHER = (2.0, 4.0)
 """How many times as far as ever before a result may lie: on average, and at its worst element."""
+_ONCE = 4.0
+"""How many times the dtype's eps a result lies from eager's on average, at most, if it is rounded about once."""
 
 
 class Usual:
     """The greatest distances of right results from eager's, by what they are results of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rounded_once: bool = False) -> None:
+        """With `rounded_once` it learns nothing of results that are further from eager's than rounding takes a number.
+
+        What is lost to cancellation in one place says nothing about another.
+        """
+        self._rounded_once = rounded_once
         self._known: dict[Hashable, tuple[float, float]] = {}
 
     def knows(self, of: Hashable) -> bool:
@@ -38,9 +45,14 @@ class Usual:
     def learn(self, of: Hashable, actual: torch.Tensor, eager: torch.Tensor) -> None:
         """A result was judged to be right."""
         found = (0.0, 0.0) if _equal(actual, eager) else _distances(actual, eager)
-        if found is not None and all(d < float("inf") for d in found):
+        too_far = found is not None and self._rounded_once and found[0] > _ONCE * _eps(actual)
+        if found is not None and not too_far and all(d < float("inf") for d in found):
             known = self._known.get(of, (0.0, 0.0))
             self._known[of] = (max(known[0], found[0]), max(known[1], found[1]))
+
+
+def _eps(t: torch.Tensor) -> float:
+    return torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

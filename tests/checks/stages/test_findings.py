@@ -19,8 +19,8 @@ def test_only_what_rounding_could_not_give_is_plainly_another_result() -> None:
     x = torch.tensor([1.0, NAN, 3.0])
     assert others(x, x) == []
     assert others(x * 1.01, x) == []
-    assert others(x * 2, x) == ["output 0[0] is 2, not 1 (2 of 3 elements)"]
-    assert others(torch.ones(3), x) == ["output 0[1] is 1, not nan (2 of 3 elements)"]
+    assert others(x * 2, x) == ["output 0 at [2] is 6, not 3 (2 of 3 elements)"]
+    assert others(torch.ones(3), x) == ["output 0 at [1] is 1, not nan (2 of 3 elements)"]
 
 
 def test_a_whole_number_may_be_decided_by_rounding() -> None:

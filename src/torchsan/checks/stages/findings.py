@@ -156,10 +156,12 @@ def plainly_other(actual: Results, expected: Results, names: Iterable[str]) -> l
         apart = ~same_numbers(a, e)
         mine, theirs = a.double(), e.double()
         size = theirs[torch.isfinite(theirs)].norm()
+        distances = torch.where(apart, (mine - theirs).abs().nan_to_num(torch.inf), -1)
         if bool(apart.any()) and not float((mine - theirs)[apart].norm()) <= _PLAIN * float(size):
-            where = apart.nonzero()[0].tolist()
-            values = f"{mine[tuple(where)]:.6g}, not {theirs[tuple(where)]:.6g}"
-            message = f"{name}{where or ''} is {values} ({int(apart.sum())} of {a.numel()} elements)"
+            furthest = tuple(int(i) for i in torch.unravel_index(distances.argmax(), distances.shape))
+            compiled, eager = _told_apart(float(mine[furthest]), float(theirs[furthest]))
+            place = f" at {list(furthest)}" if furthest else ""
+            message = f"{name}{place} is {compiled}, not {eager} ({int(apart.sum())} of {a.numel()} elements)"
             found.append(Difference(name=name, kind=Kind.WRONG_VALUES, message=message))
     return found
 

@@ -16,6 +16,7 @@ import torch
 from torchsan.errors import FindingsError, in_one_line
 from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.torch_internals.compile_stages import backward_is_traced
+from torchsan.torch_internals.operators import outside_modes
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ class Backward:
             if waiting:
                 waiting.clear()
                 handle.remove()
-                self._check(grad_inputs, grad_outputs, compiled, judge)
+                with outside_modes():
+                    self._check(grad_inputs, grad_outputs, compiled, judge)
 
         handle = node.register_hook(computed)
 

@@ -153,7 +153,9 @@ class Search:
     @property
     def _as_it_is(self) -> bool:
         """Whether it can be run in no arithmetic but its own, as where operators take functions."""
-        return not self.reference.draws and self._try(self._top, Arithmetic.EAGER) is None
+        if self.reference.draws or self.exact is not None:
+            return False
+        return self._try(self._top, Arithmetic.EAGER) is None
 
     def _plain_culprit(self) -> Culprit | None:
         for graph in self._graphs:

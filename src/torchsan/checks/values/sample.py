@@ -1,12 +1,14 @@
-"""What is looked at of a call under a budget, and which other launches have to be seen for that."""
+"""What is looked at of a call under a budget, which other launches that needs to see, and how much memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from torchsan.checks.values.plan import LaunchPlan
-from torchsan.watch.observer import CompiledProgram
+from torchsan.watch.observer import CompiledProgram, Values
 from torchsan.watch.sampling import Look
 
 
@@ -44,3 +46,12 @@ def writers(names: Collection[str], program: CompiledProgram) -> frozenset[int]:
         return frozenset()
     launches = (launch for function in program.model.functions.values() for launch in function.launches())
     return frozenset(launch.nth for launch in launches if not set(names).isdisjoint(launch.writes))
+
+
+_COPIES = 4
+"""What a check takes beside the values themselves: copies, eager's results, and the same in float64."""
+
+
+def memory_needed(values: Values) -> int:
+    """The bytes that the check of a launch with these values takes."""
+    return _COPIES * sum(v.numel() * v.element_size() for v in values.values() if isinstance(v, torch.Tensor))

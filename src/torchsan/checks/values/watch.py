@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,10 +25,10 @@ from torchsan.checks.values.findings import (
 from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
 from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
 from torchsan.checks.values.repeats import Ran, current_core, unsteady, wrong_only_once
-from torchsan.checks.values.sample import Sample, renamed, with_sources, writers
+from torchsan.checks.values.sample import Sample, memory_needed, renamed, with_sources, writers
 from torchsan.errors import in_one_line
 from torchsan.recording import Recorder
-from torchsan.records import Check, Finding
+from torchsan.records import Check, Finding, KernelKind
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.aside import aside
 from torchsan.reference.coherence import SharedAgain
@@ -102,6 +102,8 @@ class ValuesWatch(CallWatch):
         self._repetition = Repetition()
         self._again: Callable[..., Any] | None = None
         self._usual = usual
+        self._twins = Usual(rounded_once=True)
+        """The same by the code of the launches: that of a model's first layer is that of the others."""
         self._probes = probes
         self._sample = sample
         self._wanted = None if sample is None else with_sources(sample.look.launches, plans)
@@ -154,7 +156,7 @@ class ValuesWatch(CallWatch):
         start = time.perf_counter()
         plan = self._looked_at = self._plan(launch)
         self._before = {}
-        self._too_large = plan is not None and self._max_memory is not None and _needed(values) > self._max_memory
+        self._too_large = plan is not None and self._max_memory is not None and memory_needed(values) > self._max_memory
         if plan is None or self._too_large:
             return
         overwritten = set(launch.writes)
@@ -223,24 +225,27 @@ class ValuesWatch(CallWatch):
     def _is_as_usual(self, at: _Launched) -> bool | None:
         """Whether no closer look is needed: all results lie as near to eager's as they did when they were judged.
 
-        None if that is not known, or not asked.
+        In the first call, as those of another launch of the same code did. None if that is not known, or not asked.
         """
-        closely = self._probes if self._sample is None else self._sample.look.closely
-        if closely or at.start.suspect:
+        closely = self._sample is not None and self._sample.look.closely
+        if closely or at.start.suspect or (self._probes and at.launch.kind is not KernelKind.FUSED):
             return None
         results = {t: actual for t in at.plan.targets if (actual := _result(at.values[t.variable], t)) is not None}
-        if not all(self._usual.knows((at.launch.nth, t.buffer)) for t in results):
+        usual, name = (self._twins, _code) if self._probes else (self._usual, _place)
+        if not all(usual.knows(name(at, t)) for t in results):
             return None
         try:
             eager = at.replayer.run_all([t.node for t in results], Arithmetic.EAGER)
         except Exception:  # what cannot be replayed is said when it is judged
             log.debug("cannot replay %s", at.launch.kernel, exc_info=True)
             return None
-        pairs = zip(results.items(), eager, strict=True)
-        if not all(self._usual.allows((at.launch.nth, t.buffer), actual, again) for (t, actual), again in pairs):
+        pairs = [(target, actual, again) for (target, actual), again in zip(results.items(), eager, strict=True)]
+        if not all(usual.allows(name(at, t), actual, again) for t, actual, again in pairs):
             return False
-        for target in results:
+        for target, actual, again in pairs:
             self._checked.update((target.buffer, target.variable, *at.plan.inner))
+            if self._probes:
+                self._usual.learn(_place(at, target), actual, again)
         return True
 
     def _start(self, plan: LaunchPlan, values: Values) -> _Start:
@@ -363,7 +368,8 @@ class ValuesWatch(CallWatch):
                 # What has no node of its own is checked through the first buffer that depends on it.
                 self._checked.update((target.buffer, target.variable, *at.plan.inner))
                 if judgement.outcome is Outcome.RIGHT:
-                    self._usual.learn((at.launch.nth, target.buffer), actual, judgement.eager)
+                    self._usual.learn(_place(at, target), actual, judgement.eager)
+                    self._twins.learn(_code(at, target), actual, judgement.eager)
                 if otherwise:
                     self._skip(target.buffer, "an operator that is not PyTorch's own gives another result each time")
                 elif judgement.outcome is not Outcome.RIGHT:
@@ -449,12 +455,16 @@ class ValuesWatch(CallWatch):
         self._writer.skipped(f"{buffer} of graph {self._program.record.label}", reason)
 
 
-_COPIES = 4
-"""What a check takes beside the values themselves: copies, eager's results, and the same in float64."""
+def _place(at: _Launched, target: Target) -> Hashable:
+    """Which result of the program it is."""
+    return at.launch.nth, target.buffer
 
 
-def _needed(values: Values) -> int:
-    return _COPIES * sum(v.numel() * v.element_size() for v in values.values() if isinstance(v, torch.Tensor))
+def _code(at: _Launched, target: Target) -> Hashable:
+    """By which code it is computed, and of which size."""
+    actual = _result(at.values[target.variable], target)
+    about = None if actual is None else (tuple(actual.shape), actual.dtype)
+    return at.launch.kernel, at.plan.targets.index(target), str(target.node.target), about
 
 
 def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
