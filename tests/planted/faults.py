@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._inductor.config
 import torch._inductor.graph
 import torch.nn.functional as F
 from torch import Tensor
@@ -70,6 +71,14 @@ def _training(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], 
 
 def _seeded(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def _frozen(model: torch.nn.Module, x: Tensor) -> Callable[[], Any]:
+    def run() -> Any:
+        with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+            return torch.compile(model.eval())(x)
+
+    return run
 
 
 X = _seeded(32, 64)
@@ -238,6 +247,14 @@ FAULTS = [
         pattern=r"(tmp\d+)\.sin\(\)",
         wrong=rf"{V}::blendv(\1.sin(), \1.cos(), \1 == {V}(0.5f))",
         ops=_ops("sin.default", "mul.Tensor"),
+    ),
+    Fault(
+        name="after_a_product_with_a_frozen_weight",
+        slow=False,
+        program=_frozen(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8)), X),
+        pattern=r"(tmp\d+)\.tanh\(\)",
+        wrong=rf"(\1.tanh() * {V}(1.001f))",
+        ops=_ops("addmm.default", "tanh.default") | {"mkl._mkl_linear.default"},
     ),
     Fault(
         name="half_precision_only",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -468,3 +469,10 @@ def double_precision() -> None:
 def large_and_small_magnitudes() -> None:
     x = torch.logspace(-38, 38, 256)
     torch.compile(lambda x: (x * 3, x.square().sqrt(), x / 7, x.log(), x * 1e-3 + 1e-40))(x)
+
+
+@clean
+def frozen_weights() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 4)).eval()
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        torch.compile(model)(torch.randn(8, 16))

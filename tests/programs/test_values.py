@@ -28,6 +28,7 @@ EVERY_DAY = {
     "empty_and_zero_dimensional",
     "dynamic_shapes",
     "control_flow",
+    "frozen_weights",
 }
 
 

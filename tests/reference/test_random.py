@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torchsan.reference import random as philox
+from torchsan.reference.arithmetic import Arithmetic, Operators
 
 
 def test_the_same_numbers_as_compiled_code() -> None:
@@ -43,3 +44,13 @@ def test_the_same_numbers_as_triton() -> None:
 
 def test_no_numbers() -> None:
     assert philox.rand([0, 4], torch.tensor(1)).shape == (0, 4)
+
+
+def test_an_operator_of_inductors_own_that_draws_nothing_is_computed() -> None:
+    import torch._inductor.inductor_prims  # It defines the operator.
+
+    order = torch.ops.prims.inductor_force_stride_order.default
+    x = torch.ones(2, 3)
+    operators = Operators(Arithmetic.EAGER, 0, philox.draw_as_kernels)
+    result = operators.call(order, (x, (1, 2)), {}, lambda: ((), {}))
+    assert torch.equal(result, x)

@@ -255,8 +255,8 @@ def _defined(func: Any, result: Any) -> Any:
 
 
 def widened(t: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64 or complex128; integers and truth values as they are."""
-    return t.to(wide_dtype(t.dtype))
+    """The tensor in float64 or complex128; integers, truth values and weights that oneDNN packed as they are."""
+    return t if t.is_mkldnn else t.to(wide_dtype(t.dtype))
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:

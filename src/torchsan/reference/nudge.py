@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torchsan.torch_internals.operators import has_storage
+
 AMPLITUDE = 4.0
 """How far a result is moved at most, in units of the last place."""
 _USUAL = 0.03
@@ -284,7 +286,7 @@ def _pool(seed: int) -> torch.Tensor:
 
 def memory_of(value: Any) -> set[int]:
     """Where the tensors lie."""
-    return {t.untyped_storage().data_ptr() for t in tensors_in(value)}
+    return {t.untyped_storage().data_ptr() for t in tensors_in(value) if has_storage(t)}
 
 
 def _accumulation(inputs: Any, outputs: Any) -> float:

@@ -43,7 +43,7 @@ def draw_as_kernels(
     Raise Unavailable for an operator that draws from a generator: where that stood at the launch is not known.
     """
     name = func._opname
-    if not name.startswith("inductor_"):
+    if not name.startswith(("inductor_lookup_seed", "inductor_rand", "inductor_seed")):
         if draws_random_numbers(func, args, kwargs):
             raise Unavailable(f"{func} draws random numbers of its own")
         return compute()

@@ -369,6 +369,8 @@ class _Values:
             if str(getattr(target, "__module__", "")).startswith("torch._inductor"):
                 return self._lowered(target.__name__, kwargs)
             return target(*args, **kwargs)
+        if str(target) == "mkl._mkl_linear.default":
+            return self._packed_linear(*args[:4])
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
@@ -384,6 +386,14 @@ class _Values:
         pairs = (("mat1", "mat2"), ("mat3", "mat4"))
         products = [self._aten(aten.mm.default, tuple(given[n] for n in names)) for names in pairs]
         return self._aten(aten.add.Tensor, tuple(products))
+
+    def _packed_linear(self, x: Any, _packed: Any, weight: Any, bias: Any) -> Any:
+        """What MKL makes of a weight in a form of its own, which no other arithmetic knows, from the weight itself."""
+        aten = torch.ops.aten
+        rows = x.reshape(-1, x.shape[-1])
+        product = self._aten(aten.mm.default, (rows, weight.t()))
+        result = product.reshape(*x.shape[:-1], -1)
+        return result if bias is None else self._aten(aten.add.Tensor, (result, bias))
 
     def _aten(self, target: Any, args: tuple[Any, ...]) -> Any:
         return self._operators.call(target, args, {}, lambda: (args, {}))

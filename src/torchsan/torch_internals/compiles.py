@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torchsan.records import Direction
 from torchsan.torch_internals.caches import CachedCode, CachedCompiles
 from torchsan.torch_internals.input_names import InputNames
+from torchsan.torch_internals.operators import overload_of
 from torchsan.torch_internals.patches import Patches, missing
 
 if TYPE_CHECKING:
@@ -193,9 +194,12 @@ def _describe(graph: GraphLowering, generated: ModuleType, seconds: float, names
 
 def lowered_graphs(function: str, graph: GraphLowering) -> Iterator[LoweredGraph]:
     """A graph that Inductor has scheduled, and its subgraphs."""
+    module = cast("torch.fx.GraphModule", graph.module)
+    for node in module.graph.nodes:
+        node.target = overload_of(node.target)
     yield LoweredGraph(
         function=function,
-        module=cast("torch.fx.GraphModule", graph.module),
+        module=module,
         inputs=tuple(graph.graph_inputs),
         buffers=tuple(_buffers(graph)),
     )

@@ -104,6 +104,14 @@ def is_higher_order(target: Any) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def overload_of(target: Any) -> Any:
+    """The overload that a node calls: Inductor's passes leave out which, where an operator has but one."""
+    from torch._ops import OpOverloadPacket
+
+    names = target.overloads() if isinstance(target, OpOverloadPacket) else []  # type: ignore[no-untyped-call]  # no types
+    return getattr(target, names[0]) if len(names) == 1 else target
+
+
 def is_users_kernel(target: Any) -> bool:
     """Whether `target` is the operator that a graph has in the place of a Triton kernel that the user wrote."""
     return is_higher_order(target) and str(target.name()).startswith("triton_kernel_wrapper")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchsan.records import Stage
+from torchsan.torch_internals.operators import overload_of
 from torchsan.torch_internals.patches import Patches
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def copy_graph(module: torch.fx.GraphModule) -> tuple[torch.fx.Graph, dict[str, 
     attributes: dict[str, Any] = {}
     for node in module.graph.nodes:
         copied[node] = graph.node_copy(node, copied.__getitem__)
+        copied[node].target = overload_of(node.target)
         # Dynamo's own bookkeeping, which would keep the user's tensors alive.
         copied[node].meta.pop("grapharg", None)
         if node.op in ("get_attr", "call_module"):

@@ -136,6 +136,24 @@ def test_one_tensor_in_the_place_of_two_that_share_memory_is_no_finding() -> Non
     assert first is second, "else this tests nothing"
 
 
+def test_another_tensor_on_the_memory_of_an_argument_is_a_warning_and_hides_no_error() -> None:
+    # Arguments that are views of one tensor become views of it anew, also the one that is returned.
+    factor = 2
+
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.add_(1), y * factor
+
+    def program() -> None:
+        nonlocal factor
+        function = torch.compile(scaled, options={"guard_filter_fn": lambda guards: [False for _ in guards]})
+        for factor in (2, 2, 3):  # noqa: B007  # `scaled` reads it
+            numbers = torch.arange(8.0)
+            function(numbers[::2], numbers[1::2])
+
+    found = run(program).findings
+    assert [(f.kind, f.severity) for f in found] == [("metadata-mismatch", "warning"), ("wrong-values", "error")]
+
+
 def test_python_that_gives_another_result_each_time_is_no_finding() -> None:
     import time
 

@@ -40,13 +40,14 @@ Rerun = Callable[[Arithmetic, int], Results]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One result that differs, and how. `judgement` and `actual` are there for values."""
+    """One result that differs, and how bad that is. `judgement` and `actual` are there for values."""
 
     name: str
     kind: Kind
     message: str = ""
     judgement: Judgement | None = None
     actual: torch.Tensor | None = None
+    severity: Severity = Severity.ERROR
 
     def explained_by_rounding(self) -> Difference:
         """The same as a loss of precision, if it is a difference of real numbers."""

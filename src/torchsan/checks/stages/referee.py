@@ -94,6 +94,7 @@ class FunctionWatch:
         self._compiled = compiled
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
         self._done = False
+        self._warned = False
         self._usual: dict[str, float] = {}
         """How far rounding has taken what the compiled function gives from what its Python does, by name."""
 
@@ -185,7 +186,7 @@ class FunctionWatch:
             comparable = mine.random == theirs.random
             if comparable:
                 answers = Answers(twin, None, theirs)
-                told = {d.name for d in differences}
+                told = {d.name for d in differences if d.severity is Severity.ERROR}
                 explained = self._explained(known)
                 differences += apart(_different(mine, theirs), answers, told, self._usual, explained=explained)
         if not comparable:
@@ -261,9 +262,11 @@ class FunctionWatch:
 
     def _found(self, differences: list[Difference], known: Known, statements: Statements) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
-        if not differences:
+        differences = sorted(differences, key=lambda d: d.severity is not Severity.ERROR)
+        if not differences or (self._warned and differences[0].severity is Severity.WARNING):
             return False
-        self._done = True
+        severity, self._warned = differences[0].severity, True
+        self._done = self._done or severity is Severity.ERROR
         if self._explained(known):
             return True
         _, flip = self._referee.known()
@@ -273,8 +276,8 @@ class FunctionWatch:
         what = f"{_WHAT}, in {self._name}"
         if flip is not None and flip is not known[1]:
             what, fields = because_of(flip, what)
-        self._referee.report(difference_finding(what, differences, severity=Severity.ERROR, about=about, **fields))
-        return True
+        self._referee.report(difference_finding(what, differences, severity=severity, about=about, **fields))
+        return self._done
 
 
 def _different(mine: After, theirs: After) -> dict[str, tuple[Any, Any]]:
