@@ -21,7 +21,7 @@ from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolv
 from torchsan.recording import Reader, is_url
 from torchsan.records import Severity
 from torchsan.report.exporter import Exporter
-from torchsan.report.findings import clean, count, findings_text, shown_path
+from torchsan.report.findings import clean, count, findings_text, shown_path, with_consequences
 from torchsan.report.html import plain
 from torchsan.session import Session
 
@@ -122,7 +122,7 @@ class CheckedTest:
                     folder.rmdir()
         self.figures = {
             "findings": [f"{f.id}: {f.severity.value}: {f.kind.value}" for f in findings],
-            "severities": [f.severity.value for f in findings],
+            "severities": [f.severity.value for f, _ in with_consequences(findings)],
             "recording": self._place if keep else None,
             "graphs": coverage.graphs,
             "kernels": coverage.kernels,
