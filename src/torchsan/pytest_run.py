@@ -183,7 +183,8 @@ class PageExporter(Exporter[Mapping[str, dict[str, Any]]]):
 
 def _findings(path: str) -> Iterator[str]:
     try:
-        yield from map(plain.finding, Reader(path).findings())
+        for finding, consequences in with_consequences(Reader(path).findings()):
+            yield plain.finding(finding, consequences)
     except TorchsanError as e:  # Somebody has removed the recording, or it is of another machine.
         yield plain.items([f"the recording cannot be read: {e}"])
 

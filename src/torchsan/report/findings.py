@@ -223,7 +223,7 @@ def finding_lines(
 def with_consequences(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
     """Return each finding with those that follow from it, which are not listed by themselves then."""
     causes: dict[str, tuple[Finding, list[Finding]]] = {}
-    listed = []
+    listed: list[tuple[Finding, list[Finding]]] = []
     for finding in findings:
         cause = causes.get(str(finding.evidence.get("follows")))
         if cause is not None:

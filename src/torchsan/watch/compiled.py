@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import in_one_line
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
-from torchsan.records import Direction, GraphId, GraphRecord, KernelRecord
+from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import called
@@ -277,6 +277,9 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
     names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
     # In the order of the graph, which is the order of the user's program.
     nodes = [node for name, node in by_name.items() if name in names]
+    own = {b.node for b in buffers}
+    # A library routine computes its own node: the others are what was fused into the buffers that it reads.
+    first = nodes if launch.kind is KernelKind.FUSED else sorted(nodes, key=lambda n: n.name not in own)
     return KernelRecord(
         name=launch.kernel,
         nth=launch.nth,
@@ -285,7 +288,7 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
         writes=launch.writes,
         nodes=tuple(n.name for n in nodes),
         ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
-        source=source_lines(nodes),
+        source=source_lines(first),
     )
 
 
