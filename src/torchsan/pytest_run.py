@@ -21,7 +21,7 @@ from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolv
 from torchsan.recording import Reader, is_url
 from torchsan.records import Severity
 from torchsan.report.exporter import Exporter
-from torchsan.report.findings import clean, count, findings_text, shown_path, with_consequences
+from torchsan.report.findings import clean, count, findings_text, shown_path, times, with_consequences
 from torchsan.report.html import plain
 from torchsan.session import Session
 
@@ -201,7 +201,7 @@ def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         yield f"{count(nothing, 'test')} compiled nothing"
     skipped = Counter(reason for f in figures.values() for reason in f["skipped"])
     for reason, n in skipped.most_common(_REASONS):
-        yield f"not checked: {n} × {reason}"
+        yield f"not checked: {times(n, reason)}"
     if len(skipped) > _REASONS:
         yield f"not checked: … and {count(len(skipped) - _REASONS, 'reason')} more"
     for nodeid, f in figures.items():

@@ -208,6 +208,7 @@ def test_only_kernels_beside_the_culprit_are_shown_and_no_notes(writer: Writer) 
     text = brief(finished(writer))
     shown = [word for word in text.split() if word.startswith("cpp_fused_relu_") and not word.endswith(",")]
     assert shown == [f"cpp_fused_relu_{n}" for n in range(53, 58)]
+    assert "… and 85 kernels more: torchsan report" in text
     assert "too small to tell" not in text
     assert "1 error, 1 note" in text
 
@@ -293,6 +294,17 @@ def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) 
     assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
     assert "\n  F1 suppressed: wrong-values: reported upstream\n" in brief(recording)
     assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)
+
+
+def test_an_error_that_follows_from_a_suppressed_one_stands_by_itself(tmp_path: Path) -> None:
+    known = Options(suppress=(Suppression(source="model.py:12", reason="reported upstream"),))
+    writer = Writer.create(tmp_path / "run", command=["script.py"], options=known)
+    writer.graph(graph())
+    writer.finding(finding())
+    writer.finding(finding(source=(SourceLine(file="model.py", line=20),), evidence={"follows": "F1"}))
+    recording = finished(writer)
+    assert "\nF2: error: wrong-values\n" in shown(recording)
+    assert "torchsan: findings: 1 error, 1 suppressed; " in shown(recording)
 
 
 def test_of_many_idle_suppressions_a_few_are_told(tmp_path: Path) -> None:

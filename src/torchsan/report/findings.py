@@ -91,6 +91,11 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
+def times(n: int, what: str) -> str:
+    """Return `what`, or `2 × what`."""
+    return what if n == 1 else f"{n} × {what}"
+
+
 def severities_text(findings: Iterable[Finding]) -> str:
     """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none.
 

@@ -95,7 +95,7 @@ function lineText(number) {
 function skippedList() {
   const { skipped, reasons } = index.coverage;
   if (!skipped.length) return h("p", {}, "Nothing was left out.");
-  const item = ([reason, n, names]) => h("details", {}, h("summary", {}, `${n} × ${reason}`),
+  const item = ([reason, n, names]) => h("details", {}, h("summary", {}, n > 1 ? `${n} × ${reason}` : reason),
     h("p", { class: "dim" }, names.join(", "), n > names.length ? ` … and ${n - names.length} more` : ""));
   return [paged(skipped, item, 12, () => h("div", {})), reasons > skipped.length ? h("p", { class: "dim" }, `${reasons - skipped.length} more reasons are in the recording`) : null];
 }
