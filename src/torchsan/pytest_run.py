@@ -21,7 +21,7 @@ from torchsan.options import OF_A_SESSION, Options, Watch, parse_options, resolv
 from torchsan.recording import Reader, is_url
 from torchsan.records import Severity
 from torchsan.report.exporter import Exporter
-from torchsan.report.findings import clean, count, findings_text, shown_path
+from torchsan.report.findings import clean, count, findings_text, shown_path, times, with_consequences
 from torchsan.report.html import plain
 from torchsan.session import Session
 
@@ -122,7 +122,7 @@ class CheckedTest:
                     folder.rmdir()
         self.figures = {
             "findings": [f"{f.id}: {f.severity.value}: {f.kind.value}" for f in findings],
-            "severities": [f.severity.value for f in findings],
+            "severities": [f.severity.value for f, _ in with_consequences(findings)],
             "recording": self._place if keep else None,
             "graphs": coverage.graphs,
             "kernels": coverage.kernels,
@@ -183,7 +183,8 @@ class PageExporter(Exporter[Mapping[str, dict[str, Any]]]):
 
 def _findings(path: str) -> Iterator[str]:
     try:
-        yield from map(plain.finding, Reader(path).findings())
+        for finding, consequences in with_consequences(Reader(path).findings()):
+            yield plain.finding(finding, consequences)
     except TorchsanError as e:  # Somebody has removed the recording, or it is of another machine.
         yield plain.items([f"the recording cannot be read: {e}"])
 
@@ -200,7 +201,7 @@ def summary_lines(figures: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         yield f"{count(nothing, 'test')} compiled nothing"
     skipped = Counter(reason for f in figures.values() for reason in f["skipped"])
     for reason, n in skipped.most_common(_REASONS):
-        yield f"not checked: {n} × {reason}"
+        yield f"not checked: {times(n, reason)}"
     if len(skipped) > _REASONS:
         yield f"not checked: … and {count(len(skipped) - _REASONS, 'reason')} more"
     for nodeid, f in figures.items():

@@ -24,3 +24,8 @@ def test_without_a_kind_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_no_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "wrong-vales"]) == 2
     assert "did you mean wrong-values?" in capsys.readouterr().err
+
+
+def test_an_option_of_another_command_is_named_as_that(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--verbose"]) == 2
+    assert "unrecognized arguments: --verbose; --verbose is an option of `torchsan run`" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from torch.compiler._cache import CacheArtifactManager
 import torchsan
 from tests.machine import CACHE
 from torchsan.cli.main import main
+from torchsan.recording import Reader
 from torchsan.records import Kind, Severity, Stage
 from torchsan.session import Session
 from torchsan.sweep.operators import backward, sample_calls
@@ -164,6 +165,36 @@ def test_other_code_with_the_same_results_is_a_note() -> None:
     with torchsan.session(check="cache") as session:
         program()
     assert [(f.kind, f.severity) for f in session.findings] == [(Kind.STALE_CACHE, Severity.NOTE)]
+
+
+def test_the_sizes_that_a_graph_was_compiled_for_are_no_other_code() -> None:
+    """What Inductor adds for timing has them; with dynamic shapes the next run begins with others."""
+    program = torch.compile(lambda x: x.sin() * 2 + x, dynamic=True)
+    program(X[:12].clone())
+    torch._dynamo.reset()
+    with torchsan.session(check=("cache", "values")) as session:
+        program(X[:7].clone())
+    assert (session.findings, session.coverage.skipped) == ((), ())
+    assert session.coverage.buffers_checked == session.coverage.buffers > 0
+
+
+def test_calls_that_run_other_code_by_itself_are_counted_and_not_checked(cache: Path) -> None:
+    def commuted(a: str, b: str) -> str:
+        return f"{b} + {a}"
+
+    program = torch.compile(lambda x: x * 2 + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        for overrides in (CppOverrides, CppVecOverrides):
+            patch.setattr(overrides, "add", staticmethod(commuted))
+        program(X.clone())
+    torch._dynamo.reset()
+    with torchsan.session(check=("cache", "values"), out=cache.parent / "run") as session:
+        for _ in range(5):
+            program(X.clone())
+    assert [(count.seen, count.checked) for count in Reader(cache.parent / "run").calls()] == [(5, 2)]
+    assert [(s.what, "other code than a fresh compile" in s.reason) for s in session.coverage.skipped] == [
+        ("3 calls of graph 0 inference", True)
+    ]
 
 
 def test_a_session_without_the_check_runs_the_cached_code_and_says_so() -> None:

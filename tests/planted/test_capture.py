@@ -319,3 +319,16 @@ def test_a_jvp_that_dynamo_drops_is_found(function: Any, stages: list[Stage]) ->
         compile_(lambda x, t: torch.func.jvp(function, (x,), (t,))[1])(X.clone(), torch.ones_like(X))
 
     assert [f.stage for f in errors(program, None)] == stages
+
+
+def test_a_kernel_that_is_known_to_be_wrong_explains_every_compile_of_its_graph() -> None:
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return (x * 2).relu()
+
+    layer = Layer()
+    wrong = torch._inductor.config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"})
+    with torchsan.session(calls=1) as session, wrong:
+        for _ in range(3):
+            torch.compile(layer)(torch.randn(20, 20))
+    assert {f.stage for f in session.findings} == {Stage.KERNEL}

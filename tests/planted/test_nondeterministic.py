@@ -46,6 +46,16 @@ def test_a_kernel_that_gives_another_result_every_time_is_an_error() -> None:
     assert finding.evidence["bad"] == 1
 
 
+def test_two_results_of_a_kernel_that_differ_from_themselves_are_one_cause() -> None:
+    code = f"{{ {COUNTER} out_ptr0[3] = launches; out_ptr1[3] = launches; }}"
+    with torchsan.session(check="values") as run, planted(in_kernel("cpp_fused", code)) as changed:
+        torch.compile(lambda x: (x.sin() + 1, x.cos()))(torch.randn(4, 8))
+    assert changed
+    first, second = run.findings
+    assert first.ops != second.ops
+    assert (first.evidence.get("follows"), second.evidence.get("follows")) == (None, first.id)
+
+
 def test_within_rounding_it_is_a_warning_unless_the_user_asked_for_the_same_every_time() -> None:
     code = "out_ptr0[3] = std::nextafterf(1.5f, 1.5f + launches % 2);"
     x = torch.full((4, 8), 0.5).asin_()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.samples import SOURCE, finding, graph
+from tests.samples import finding, graph
 from torchsan.errors import RecordingError
 from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
@@ -208,6 +208,7 @@ def test_only_kernels_beside_the_culprit_are_shown_and_no_notes(writer: Writer) 
     text = brief(finished(writer))
     shown = [word for word in text.split() if word.startswith("cpp_fused_relu_") and not word.endswith(",")]
     assert shown == [f"cpp_fused_relu_{n}" for n in range(53, 58)]
+    assert "… and 85 kernels more: torchsan report" in text
     assert "too small to tell" not in text
     assert "1 error, 1 note" in text
 
@@ -239,14 +240,26 @@ def test_a_recompile_leaves_nothing_uncompiled(writer: Writer) -> None:
     assert "torchsan: compiled more than once: 1 recompile; why: torchsan report run" in brief(finished(writer))
 
 
+LINES = tuple(SourceLine(file="model.py", line=n) for n in range(12, 24))
+
+
+def test_a_line_that_ran_in_several_modules_stands_once(writer: Writer) -> None:
+    modules = ("", "tok", "pos", "layers.0", "layers.1")
+    lines = [SourceLine(file="model.py", line=3, code="x = f(x)", module=m) for m in modules]
+    writer.finding(finding(source=(*lines, SourceLine(file="model.py", line=4))))
+    text = brief(finished(writer))
+    assert "    at model.py:3 in tok, pos, layers.0, …\n        x = f(x)\n    at model.py:4\n" in text
+
+
 def test_what_follows_from_a_finding_stands_with_it_and_what_was_shown_has_a_line(writer: Writer) -> None:
     writer.graph(graph())
-    first = writer.finding(finding(call=1, step=7, source=SOURCE * 12))
+    first = writer.finding(finding(call=1, step=7, source=LINES))
     writer.finding(finding(Severity.WARNING, message="output 0 is wrong", evidence={"follows": "F1"}))
     recording = finished(writer)
     text = brief(recording)
-    assert "\n    F2 follows from F1: wrong-values: output 0 is wrong\n" in text
+    assert "\n    F2 follows from F1: wrong-values: output 0 is wrong  (model.py:12)\n" in text
     assert "\nF2: " not in text
+    assert "torchsan: findings: 1 error, and 1 that follows from it; " in text
     assert "when:    call 1 of graph 0, step 7" in text
     assert "    … and 4 lines more\n" in text
     stream = io.StringIO()
@@ -281,6 +294,17 @@ def test_what_is_suppressed_is_counted_and_shown_when_asked_for(writer: Writer) 
     assert brief(recording).startswith("torchsan: clean of errors (1 suppressed): ")
     assert "\n  F1 suppressed: wrong-values: reported upstream\n" in brief(recording)
     assert "F1: error: wrong-values (suppressed)\n    suppressed: reported upstream" in shown(recording)
+
+
+def test_an_error_that_follows_from_a_suppressed_one_stands_by_itself(tmp_path: Path) -> None:
+    known = Options(suppress=(Suppression(source="model.py:12", reason="reported upstream"),))
+    writer = Writer.create(tmp_path / "run", command=["script.py"], options=known)
+    writer.graph(graph())
+    writer.finding(finding())
+    writer.finding(finding(source=(SourceLine(file="model.py", line=20),), evidence={"follows": "F1"}))
+    recording = finished(writer)
+    assert "\nF2: error: wrong-values\n" in shown(recording)
+    assert "torchsan: findings: 1 error, 1 suppressed; " in shown(recording)
 
 
 def test_of_many_idle_suppressions_a_few_are_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.samples import finding, graph
 from torchsan.options import Options
 from torchsan.recording import Program, Reader, Writer, finalize
-from torchsan.records import Direction, GraphId, InFlight, Severity, Skipped
+from torchsan.records import CallCount, Direction, GraphId, InFlight, Severity, Skipped
 from torchsan.records.suppression import Suppression
 from torchsan.report import verdict
 from torchsan.report.verdict import idle_suppressions
@@ -40,6 +40,19 @@ def outcome(
 
 def test_a_program_whose_graphs_run_where_nobody_sees_it_is_not_clean(tmp_path: Path) -> None:
     assert outcome(tmp_path, Program(exit=0), event=("started", {})) == ("incomplete", 4)
+
+
+def test_a_program_that_runs_other_code_from_a_cache_is_told_what_compiles_anew(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=[])
+    compiled = graph(kernels=1)
+    writer.graph(compiled)
+    writer.event("started", {})
+    writer.event("calls", CallCount(graph=compiled.id, direction=compiled.direction, seen=3, checked=0))
+    writer.close()
+    finalize(writer.path, Program(exit=0))
+    (reason,) = verdict(Reader(writer.path)).reasons
+    assert reason.startswith("the program ran other code, from a compile cache")
+    assert "TORCHINDUCTOR_FORCE_DISABLE_CACHES=1" in reason
 
 
 def test_a_program_that_died_of_an_illegal_instruction_is_told_the_remedy(tmp_path: Path) -> None:

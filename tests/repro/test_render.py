@@ -149,3 +149,14 @@ def test_what_a_recording_says_is_no_markup_in_the_readme(tmp_path: Path) -> Non
     for markup in ("<script", "[a](", "![b](", "\u202e", "\x1b", "_it_", "~~", "evil.example", "@root", "___"):
         assert markup not in spoken
     assert not re.search(r"^(- )?(1\.|- item|---)", spoken, re.MULTILINE)
+
+
+def test_output_that_is_cut_begins_with_a_whole_line(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", command=["x.py"])
+    writer.close()
+    output = "\n".join(f"line {n}" for n in range(1000))
+    verdict = Verdict(same=finding(id="F1"), alone=True, eager=True, output=output)
+    text = readme(exhibit(), finding(id="F1"), Reader(writer.path).manifest, verdict, "pass", ())
+    first = re.search(r"What it prints:\n\n```text\n…\n(.*)\n", text)
+    assert first is not None
+    assert re.fullmatch(r"line \d+", first[1])

@@ -154,3 +154,14 @@ def test_random_numbers_are_drawn_as_without_torchsan(tmp_path: Path) -> None:
     for one, other in zip(results, run(), strict=True):
         assert torch.equal(one, other)
     torch._dynamo.reset()
+
+
+def test_a_library_routine_has_the_line_of_its_own_operator_first(tmp_path: Path) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        read = torch.nn.functional.silu(x)
+        return read @ x
+
+    _, _, reader = watched(tmp_path, lambda start: (torch.compile(f)(X), start()))
+    (graph,) = reader.graphs()
+    (routine,) = [k for k in graph.kernels if k.name == "extern_kernels.mm"]
+    assert routine.source[0].code == "return read @ x"

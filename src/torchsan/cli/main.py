@@ -85,6 +85,8 @@ class _Parser(argparse.ArgumentParser):
         given = re.findall(r"--[\w-]+", message)
         near = difflib.get_close_matches(given[0], run.FLAGS, n=1) if given else []
         hint = f"did you mean {near[0]}?" if near and near[0] != given[0] else f"see `{self.prog} --help`"
+        if near and near[0] == given[0] and message.startswith("unrecognized"):
+            hint = f"{near[0]} is an option of `torchsan run`"
         raise UsageError(f"{message}; {hint}", slug="usage")
 
 

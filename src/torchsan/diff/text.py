@@ -157,7 +157,10 @@ def rows(diff: Diff) -> list[Row]:
 def _row(group: list[ValueDiff]) -> Row:
     worst = max(group, key=lambda v: v.spread or 0.0)
     first, comparison = group[0], worst.comparison
-    calls = f"{first.a.call}" if len(group) == 1 else f"{first.a.call}, … ({len(group)})"
+    called = [value.a.call for value in group]
+    following = called == list(range(called[0], called[0] + len(group)))
+    calls = f"{called[0]}–{called[-1]}" if following else f"{called[0]}, … ({len(group)})"
+    calls = calls if len(group) > 1 else f"{called[0]}"
     source = first.source[0] if first.source else None
     return Row(
         graph=first.a.graph or "probe",

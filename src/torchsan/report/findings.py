@@ -32,6 +32,7 @@ def shown_place(recording: Reader) -> str:
 
 
 _WIDTH = 8
+_MOST_MODULES = 3
 _LONGEST, _MOST_LINES = 200_000, 2000
 """Characters and lines of one text. A recording can hold millions of either."""
 
@@ -90,10 +91,22 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
+def times(n: int, what: str) -> str:
+    """Return `what`, or `2 × what`."""
+    return what if n == 1 else f"{n} × {what}"
+
+
 def severities_text(findings: Iterable[Finding]) -> str:
-    """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none."""
-    counts = Counter(f.severity for f in findings)
-    return ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
+    """Return how many there are of each severity, as in `1 error, 2 notes`; empty if there are none.
+
+    What follows from another finding is told beside them, as in `1 error, and 2 that follow from it`.
+    """
+    grouped = with_consequences(list(findings))
+    counts = Counter(f.severity for f, _ in grouped)
+    text = ", ".join(count(counts[s], s.value) for s in Severity if counts[s])
+    follow = sum(len(more) for _, more in grouped)
+    verb = "follows" if follow == 1 else "follow"
+    return f"{text}, and {follow} that {verb} from {'it' if len(grouped) == 1 else 'them'}" if follow else text
 
 
 def session_text(findings: Sequence[Finding], coverage: Coverage) -> str:
@@ -132,12 +145,14 @@ def skipped_by_reason(coverage: Coverage) -> list[tuple[str, list[str]]]:
 
 def render_findings(findings: Iterable[Finding]) -> str:
     """Return the findings as plain text."""
-    return "\n\n".join("\n".join(line.text for line in finding_lines(f)) for f in findings)
+    grouped = with_consequences(list(findings))
+    return "\n\n".join("\n".join(line.text for line in finding_lines(f, consequences=more)) for f, more in grouped)
 
 
 def findings_text(findings: Sequence[Finding], noun: str, where: str) -> str:
     """Return how many there are and where, as in `torchsan: 2 findings in compiled code`, and the findings."""
-    return f"torchsan: {count(len(findings), noun)} {where}\n\n{render_findings(findings)}"
+    n = len(with_consequences(findings))
+    return f"torchsan: {count(n, noun)} {where}\n\n{render_findings(findings)}"
 
 
 def raise_errors(findings: Iterable[Finding], text: Callable[[Sequence[Finding]], str]) -> None:
@@ -188,9 +203,7 @@ def finding_lines(
         yield Line(f"    suppressed: {clean(suppressed.reason)}", "dim")
     for text in finding.message[:_LONGEST].splitlines()[:_MOST_LINES]:
         yield Line(f"    {clean(text)}")
-    yield from source_lines(finding.source[:most])
-    if most is not None and len(finding.source) > most:
-        yield Line(f"    … and {count(len(finding.source) - most, 'line')} more", "dim")
+    yield from source_lines(finding.source, most)
     yield from _evidence(finding.evidence)
     place = {
         "kernel": finding.kernel,
@@ -209,29 +222,33 @@ def finding_lines(
             yield from field_lines(name, ", ".join(values[:most]) + more, "dim")
     for each in consequences:
         message = f"{each.id} follows from {finding.id}: {each.kind}: {' '.join(each.message.split())}"
-        yield Line(f"    {clean(message, 200)}", "dim")
+        yield Line(f"    {clean(message, 200)}{_first_place(each)}", "dim")
 
 
 def with_consequences(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
     """Return each finding with those that follow from it, which are not listed by themselves then."""
     causes: dict[str, tuple[Finding, list[Finding]]] = {}
-    listed = []
+    listed: list[tuple[Finding, list[Finding]]] = []
     for finding in findings:
         cause = causes.get(str(finding.evidence.get("follows")))
         if cause is not None:
             cause[1].append(finding)
         else:
-            listed.append(causes.setdefault(finding.id, (finding, [])))
+            listed.append((finding, []))
+            causes.setdefault(finding.id, listed[-1])
     return listed
 
 
 def finding_line(finding: Finding) -> Line:
     """A finding in one line: what is wrong, and where."""
-    place = f"  ({_location(finding.source[0])})" if finding.source else ""
     message = " ".join(finding.message.split())
     follows = f" follows from {finding.evidence['follows']}" if finding.evidence.get("follows") else ""
     text = f"{finding.id}{follows}: {finding.severity}: {finding.kind}: {message}"
-    return Line(f"{clean(text, 160)}{clean(place, 80)}")
+    return Line(f"{clean(text, 160)}{_first_place(finding)}")
+
+
+def _first_place(finding: Finding) -> str:
+    return clean(f"  ({_location(finding.source[0])})", 80) if finding.source else ""
 
 
 def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
@@ -247,12 +264,18 @@ def _evidence(evidence: dict[str, Any]) -> Iterator[Line]:
         yield from field_lines(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def source_lines(source: Iterable[SourceLine]) -> Iterator[Line]:
-    """Yield where in the user's program, with the line of code."""
+def source_lines(source: Iterable[SourceLine], most: int | None = None) -> Iterator[Line]:
+    """Yield where in the user's program, with the line of code; each line once, with the modules that it ran in."""
+    modules: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for line in source:
-        yield Line(f"    at {clean(_location(line) + in_module(line.module))}", "bold")
-        if line.code.strip():
-            yield Line(f"        {clean(line.code.strip())}", "cyan")
+        modules[_location(line), line.code.strip()] |= {line.module: None} if line.module else {}
+    for (place, code), names in list(modules.items())[:most]:
+        more = ", …" if len(names) > _MOST_MODULES else ""
+        yield Line(f"    at {clean(place + in_module(', '.join([*names][:_MOST_MODULES])) + more)}", "bold")
+        if code:
+            yield Line(f"        {clean(code)}", "cyan")
+    if most is not None and len(modules) > most:
+        yield Line(f"    … and {count(len(modules) - most, 'line')} more", "dim")
 
 
 def in_module(module: str) -> str:

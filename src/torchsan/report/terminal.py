@@ -31,6 +31,7 @@ from torchsan.report.findings import (
     shown_place,
     skipped_by_reason,
     source_lines,
+    times,
     with_consequences,
 )
 from torchsan.report.launches import Launches
@@ -131,7 +132,10 @@ def _findings(
     known = {f.id: suppressed_by(recording, f) for f in recording.findings()}
     findings = [f for f in recording.findings() if notes or (f.severity is not Severity.NOTE and not known[f.id])]
     began = began_at(recording.manifest)
-    grouped = with_consequences(findings)
+    # What counts must not stand below a cause that is suppressed.
+    apart = ([f for f in findings if (known[f.id] is None) is counts] for counts in (True, False))
+    order = {f.id: n for n, f in enumerate(findings)}
+    grouped = sorted((each for some in apart for each in with_consequences(some)), key=lambda each: order[each[0].id])
     again = [each for f, more in grouped if shown.get(f.id) == f for each in (f, *more)]
     rest = [
         (f, [Line(""), *finding_lines(f, known[f.id], began=began, consequences=more)])
@@ -179,7 +183,7 @@ def _skipped(recording: Reader, place: str, everything: bool, limit: int | None)
     for reason, whats in shown:
         names = whats if everything else whats[:_NAMES_PER_REASON]
         more = ", …" if len(whats) > len(names) else ""
-        lines.append(Line(f"  {len(whats)} × {clean(reason, 200)}: {clean(', '.join(names), 4000)}{more}"))
+        lines.append(Line(f"  {times(len(whats), clean(reason, 200))}: {clean(', '.join(names), 4000)}{more}"))
     if len(shown) < len(groups):
         lines.append(_more("  ", len(groups) - len(shown), "reason", place))
     return lines
@@ -320,8 +324,8 @@ def _program(
         shown.pop()  # A heading without anything below it says nothing.
     longest = None if everything else _LONGEST_NAME
     lines = head + list(_table(shown, recording.manifest.cwd, _blamed(recording), longest))
-    if len(shown) < len(rows):
-        kernels = sum(isinstance(row, KernelRecord) for row in rows[len(shown) :])
+    kernels = coverage.kernels - sum(isinstance(row, KernelRecord) for row in shown)
+    if kernels > 0:
         lines.append(_more("  ", kernels, "kernel", place))
     return lines
 

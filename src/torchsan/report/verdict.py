@@ -124,7 +124,10 @@ def _unchecked_graphs(recording: Reader) -> Iterator[str]:
     ran = recording.closed and bool(recording.events("started"))  # A whole program, and not a stretch of one.
     if ran and not called and coverage.kernels and not coverage.buffers_checked:
         yield (
-            "no compiled graph was called where torchsan sees it, so no kernel was checked "
+            "the program ran other code, from a compile cache, than a fresh compile gives, so no kernel was checked; "
+            "`--check cache` compares, and TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles anew"
+            if any(count.seen for count in recording.calls())
+            else "no compiled graph was called where torchsan sees it, so no kernel was checked "
             "(an artifact of torch.compiler.precompile runs by itself)"
         )
     for graph in recording.graphs():

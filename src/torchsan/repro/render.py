@@ -277,7 +277,10 @@ def readme(
         parts.append(f"It needs {', '.join(loads)}, beside it or installed: the module that registers the operators.")
     parts.append(fenced("python", script))
     if verdict.output:
-        parts += ["What it prints:", fenced("text", visible(verdict.output[-_MOST_OUTPUT:]))]
+        tail = verdict.output[-_MOST_OUTPUT:]
+        if len(tail) < len(verdict.output):  # From the beginning of a line on.
+            tail = f"…\n{tail.partition(chr(10))[2]}"
+        parts += ["What it prints:", fenced("text", visible(tail))]
     places = {"kernel": finding.kernel, "graph pass": finding.pass_, "stage": finding.stage}
     calls = count(len(exhibit.nodes), "operator call")
     origin = [

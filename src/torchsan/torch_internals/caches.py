@@ -41,10 +41,12 @@ class CachedCode:
     """Of the module that holds the cached code."""
     watch: Boxed | None = field(default=None, repr=False)
     """Makes a call of the program; None to run what is cached at full speed."""
+    alone: int = field(default=0, repr=False)
+    """How many calls ran what is cached, and not the fresh code beside it."""
 
     @property
     def same(self) -> bool:
-        """Whether both are the same code, but for comments and the number that a graph has in its process."""
+        """Whether both are the same code for a program that runs it."""
         return same_code(self.code, self.fresh_code)
 
     def painted(self, args: list[Any]) -> Any:
@@ -61,7 +63,12 @@ class CachedCode:
     def __call__(self, args: list[Any]) -> Any:
         """What the program calls."""
         watch = self.watch
-        return self.cached(args) if watch is None else watch(args)
+        return self.run_alone(args) if watch is None else watch(args)
+
+    def run_alone(self, args: list[Any]) -> Any:
+        """Call the cached code only."""
+        self.alone += 1
+        return self.cached(args)
 
 
 _ALLOCATE = "empty_strided_cpu"
@@ -75,8 +82,9 @@ def _paint(t: Any) -> Any:
 
 
 def same_code(code: str, other: str, *, named: bool = True) -> bool:
-    """Whether two generated programs are the same, but for comments and the number that a graph has in its process.
+    """Whether two generated programs are the same but for comments and what they have for people who time them.
 
+    The latter holds the sizes for which a graph with dynamic shapes was compiled, which are other ones in the next run.
     If not `named`, kernels may have other names: they are called after operators that only the program knows.
     """
     return _essence(code) == _essence(other) if named else _anonymous(code) == _anonymous(other)
@@ -89,12 +97,16 @@ _BENCHMARK = re.compile(r"^def (?:get_args|benchmark_compiled_module)\(", re.MUL
 
 def _anonymous(code: str) -> list[str]:
     numbers: dict[str, str] = {}
-    lines = _essence(_BENCHMARK.split(code)[0])
-    return [_KERNEL.sub(lambda m: numbers.setdefault(m[0], f"kernel_{len(numbers)}"), line) for line in lines]
+    return [_KERNEL.sub(lambda m: numbers.setdefault(m[0], f"kernel_{len(numbers)}"), line) for line in _essence(code)]
+
+
+def running(code: str) -> list[str]:
+    """Return the lines of a generated program that run in a call, without those for people who time it."""
+    return _BENCHMARK.split(code)[0].splitlines()
 
 
 def _essence(code: str) -> list[str]:
-    lines = (re.sub(r"\s+# .*", "", line) for line in code.splitlines() if not re.match(r"\s*(# |#$|//)", line))
+    lines = (re.sub(r"\s+# .*", "", line) for line in running(code) if not re.match(r"\s*(# |#$|//)", line))
     return [line for line in lines if line.strip()]
 
 

@@ -122,7 +122,8 @@ def compile_in_process() -> None:
 def warm_compiler() -> None:
     """Import Dynamo, AOTAutograd and Inductor, and compile a line, on this thread alone and leaving none behind.
 
-    A forked child hangs in the first parallel loop if its parent has run one.
+    A forked child hangs in the first parallel loop if its parent has run one. What a child imports may change the table
+    of decompositions, which Inductor merges once and then keeps.
     """
     import torch
 
@@ -135,7 +136,14 @@ def warm_compiler() -> None:
         return
     finally:
         torch._dynamo.reset()
+        _forget_decompositions()
         torch.set_num_threads(threads)
+
+
+def _forget_decompositions() -> None:
+    for kept in [*getattr(sys.modules.get("torch._inductor.decomposition"), "__dict__", {}).values()]:
+        if isinstance(kept, type(functools.cache(len))):
+            kept.cache_clear()
 
 
 Rewrite = Callable[[str, tuple[LoweredGraph, ...]], str]

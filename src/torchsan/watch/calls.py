@@ -353,6 +353,7 @@ class Timer(Observer):
         self._checked = checked
         self._labels: dict[GraphRef, str] = {}
         self._seen: Counter[GraphRef] = Counter()
+        self._replaced: Counter[GraphRef] = Counter()
         self._looked: Counter[GraphRef] = Counter()
 
     def called(self, program: CompiledProgram, calls: int) -> None:
@@ -362,6 +363,10 @@ class Timer(Observer):
         # Now and then, for a program that is killed; the final counts are recorded when the session ends.
         if before.bit_length() < self._seen[ref].bit_length():
             self._record(ref)
+
+    def replaced(self, program: CompiledProgram, calls: int) -> None:
+        self._replaced[program.ref] += calls
+        self._record(program.ref)
 
     def watch(self, program: CompiledProgram, call: int) -> CallWatch | None:
         if not selects_call(self._timed, call):
@@ -375,7 +380,8 @@ class Timer(Observer):
 
     def _record(self, ref: GraphRef) -> None:
         checked = self._looked[ref] if self._sampler is None else self._sampler.calls_of(f"{ref.id} {ref.direction}")
-        count = CallCount(graph=ref.id, direction=ref.direction, seen=self._seen[ref], checked=checked)
+        seen = self._seen[ref] + self._replaced[ref]
+        count = CallCount(graph=ref.id, direction=ref.direction, seen=seen, checked=checked)
         self._writer.event("calls", count)
 
     def close(self) -> None:

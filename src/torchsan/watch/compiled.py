@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import in_one_line
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
-from torchsan.records import Direction, GraphId, GraphRecord, GraphRef, KernelRecord
+from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.patches import missing
 from torchsan.torch_internals.seams import called
@@ -69,16 +69,24 @@ class Programs:
 
     def _saved(self, key: str, folder: Path) -> None:
         """The FX graph cache has what was compiled last on this thread."""
-        keep_cache_entry(self._writer, self._newest(), cache="FX graph cache", key=key, folder=folder)
+        newest = self._newest()
+        keep_cache_entry(self._writer, newest.ref if newest else None, cache="FX graph cache", key=key, folder=folder)
 
-    def _newest(self) -> GraphRef | None:
-        ref: GraphRef | None = getattr(self._last, "ref", None)
-        return ref
+    def _newest(self) -> CompiledProgram | None:
+        program: CompiledProgram | None = getattr(self._last, "program", None)
+        return program
 
     def _cached(self, found: CachedCode) -> None:
         code = "" if found.same else found.code
+        newest = self._newest()
         keep_cache_entry(
-            self._writer, self._newest(), cache=found.cache, key=found.key, folder=found.folder, read=True, code=code
+            self._writer,
+            newest.ref if newest else None,
+            cache=found.cache,
+            key=found.key,
+            folder=found.folder,
+            read=True,
+            code=code,
         )
         for observer in self._observers:
             observer.cached(found)
@@ -86,7 +94,18 @@ class Programs:
             reason = "the program runs other code than a fresh compile gives, unchecked; --check cache compares"
             self._writer.skipped(f"the {found.cache}, {found.key[:12]}", reason)
         with self._lock:
-            self._undo.append(partial(setattr, found, "watch", None))
+            self._undo.append(partial(self._leave, found, newest))
+
+    def _leave(self, found: CachedCode, program: CompiledProgram | None) -> None:
+        """Watch cached code no more, and tell how often it ran without the program that it stands in for."""
+        found.watch = None
+        if program is None or not found.alone:
+            return
+        for observer in self._observers:
+            observer.replaced(program, found.alone)
+        calls = "1 call" if found.alone == 1 else f"{found.alone} calls"
+        reason = f"the program ran what the {found.cache} holds, which is other code than a fresh compile gives"
+        self._writer.skipped(f"{calls} of graph {program.record.label}", reason)
 
     def _compile_failed(self, error: Exception) -> None:
         not_checked(self._writer, "a compiled graph", f"could not be observed: {in_one_line(error)}")
@@ -130,7 +149,7 @@ class Programs:
             results=compile_.results,
             called=compile_.called,
         )
-        self._last.ref = program.ref
+        self._last.program = program
         self._writer.graph(record)
         self._writer.event("nodes", {"nodes": graph_nodes(program.ref, compile_.graphs, compile_.called)})
         for step in model.opaque():
@@ -258,6 +277,9 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
     names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
     # In the order of the graph, which is the order of the user's program.
     nodes = [node for name, node in by_name.items() if name in names]
+    own = {b.node for b in buffers}
+    # A library routine computes its own node: the others are what was fused into the buffers that it reads.
+    first = nodes if launch.kind is KernelKind.FUSED else sorted(nodes, key=lambda n: n.name not in own)
     return KernelRecord(
         name=launch.kernel,
         nth=launch.nth,
@@ -266,7 +288,7 @@ def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buf
         writes=launch.writes,
         nodes=tuple(n.name for n in nodes),
         ops=tuple(dict.fromkeys(op for n in nodes if (op := operator_name(n)) is not None)),
-        source=source_lines(nodes),
+        source=source_lines(first),
     )
 
 

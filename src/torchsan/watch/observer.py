@@ -143,6 +143,9 @@ class Observer:
     def called(self, program: CompiledProgram, calls: int) -> None:
         """The program was called so many times more, whoever was shown it; told now and then."""
 
+    def replaced(self, program: CompiledProgram, calls: int) -> None:
+        """So many calls ran other code in place of the program, from a compile cache; told when the session ends."""
+
     def close(self) -> None:
         """The session is over. Always the last."""
 

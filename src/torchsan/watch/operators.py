@@ -83,7 +83,9 @@ def observe_operators(observer: OperatorObserver) -> Iterator[Instrument]:
     instrument = Instrument(observer)
     if threading.active_count() > 1:
         names = ", ".join(t.name for t in threading.enumerate() if t is not threading.current_thread())
-        observer.not_covered("operators on other threads", f"threads that were there before are not seen: {names:.200}")
+        observer.not_covered(
+            "operators on other threads", f"threads that ran before torchsan began are not watched: {names:.200}"
+        )
     try:
         patches.wrap("threading", "Thread._bootstrap_inner", instrument.thread)
         patches.when_imported("torch", lambda _module: instrument.attach(patches))

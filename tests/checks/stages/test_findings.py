@@ -23,5 +23,10 @@ def test_only_what_rounding_could_not_give_is_plainly_another_result() -> None:
     assert others(torch.ones(3), x) == ["output 0 at [1] is 1, not nan (2 of 3 elements)"]
 
 
+def test_an_element_that_rounding_alone_has_changed_is_not_counted_with_those_that_are_other_ones() -> None:
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert others(x * torch.tensor([1.000001, 1.0, 9.0]), x) == ["output 0 at [2] is 27, not 3 (1 of 3 elements)"]
+
+
 def test_a_whole_number_may_be_decided_by_rounding() -> None:
     assert others(torch.tensor([1, 2]), torch.tensor([5, 2])) == []

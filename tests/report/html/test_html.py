@@ -104,7 +104,7 @@ def test_every_picture_is_drawn(file: Path, open_page: Open) -> None:
     page.locator("svg.map").hover(position={"x": 5, "y": 5})
     assert page.locator("figure .hovered").inner_text() == "rows 0–0, columns 0–0: 0 of 1 wrong"
     assert page.locator("svg.bars rect.bad").count() == 2
-    assert "10000000 ×" in page.get_by_role("region", name="Wrong elements side by side").inner_text()
+    assert "10000000 ×" in page.get_by_role("region", name="Elements side by side").inner_text()
     for finding, selector, text in (
         ("F2", ".diff .added", "+a = aten.sub.Tensor(x, y)"),
         ("F3", "ol.chain", "kept[0]"),

@@ -12,7 +12,7 @@ from typing import Any
 from torchsan.checks.stages.findings import Difference, difference_finding
 from torchsan.graphs.nodes import operator_name, source_lines
 from torchsan.records import Check, Finding, Kind, Severity, Stage
-from torchsan.torch_internals.caches import CachedCode, environment, vector_widths
+from torchsan.torch_internals.caches import CachedCode, environment, running, vector_widths
 
 _DIFF_LINES = 60
 
@@ -76,7 +76,7 @@ def _what_differs(found: CachedCode) -> list[str]:
     """What in the environment was another when the code was generated, as far as the code itself tells."""
     widths = [[f"{n} × {dtype}" for dtype, n in vector_widths(code).items()] for code in (found.code, found.fresh_code)]
     if widths[0] == widths[1]:
-        return ["the compiler: its sources, a pass, or a setting that is not in the key"]
+        return ["the compiler: its sources, a pass, or a setting that is not in the key; or the sizes it compiled for"]
     then, now = (", ".join(w) or "none" for w in widths)
     return [f"instruction set: vectors of {then} then, {now} now (see ATEN_CPU_CAPABILITY and the processor)"]
 
@@ -96,9 +96,7 @@ def _artifact(folder: Path) -> tuple[str, str]:
 
 
 def _diff(found: CachedCode) -> str:
-    lines = difflib.unified_diff(
-        found.code.splitlines(), found.fresh_code.splitlines(), "cached", "fresh", n=1, lineterm=""
-    )
+    lines = difflib.unified_diff(running(found.code), running(found.fresh_code), "cached", "fresh", n=1, lineterm="")
     changed = [line for line in lines if not line.startswith("@@")]
     more = len(changed) - _DIFF_LINES
     return "\n".join([*changed[:_DIFF_LINES], *([f"… {more} more lines"] if more > 0 else [])])

@@ -41,7 +41,7 @@ class CacheWatch:
         """Make a call of the program's."""
         if self._left == 0:
             self._found.watch = None
-            return self._found.cached(args)
+            return self._found.run_alone(args)
         self._left = None if self._left is None else self._left - 1
         try:
             reason = unsupported(args)
@@ -57,7 +57,7 @@ class CacheWatch:
             raise
         except Exception as e:  # noqa: BLE001  # what cannot be run again cannot be checked
             self._failed(e)
-            return self._found.cached(args)
+            return self._found.run_alone(args)
         given = list(args)
         outputs = self._found.cached(args)
         try:

@@ -44,6 +44,10 @@ class Captured:
             items = outputs if isinstance(outputs, tuple | list) else [outputs]
             self._ran.append((stages, _weakly(args), _weakly(items)))
 
+    def graphs(self) -> tuple[CompileStages, ...]:
+        """The compiles of the graphs that ran in the call."""
+        return tuple(stages for stages, _, _ in self._ran)
+
     def statements(self, tensors: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> Statements:
         """What computed each of the tensors, or wrote it last; and what reads each of the leaves, for its gradient."""
         found = {name: self._computing(t) for name, t in tensors.items()}

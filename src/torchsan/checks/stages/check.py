@@ -71,9 +71,8 @@ class StagesCheck(Observer):
                 self._pace,
                 report=self._report_captured,
                 skipped=self._writer.skipped,
-                explained=lambda: sum(
-                    f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE for f in self._writer.findings
-                ),
+                errors=lambda: len(self._errors_of_later_stages()),
+                blamed=self._blames_later_stages,
                 flip=lambda: self._flip(lambda f: True),
                 call=self._call,
             )
@@ -156,6 +155,14 @@ class StagesCheck(Observer):
         lost = [f for f in self._writer.findings if (f.kind, f.check) == (Kind.PRECISION_LOSS, Check.STAGES)]
         if not any(_numbers(f) == _numbers(finding) for f in lost):
             self._collector.add((next(self._numbers), "python"), finding, no_exhibit)
+
+    def _errors_of_later_stages(self) -> list[Finding]:
+        return [f for f in self._writer.findings if f.severity is Severity.ERROR and f.stage is not Stage.CAPTURE]
+
+    def _blames_later_stages(self, ran: tuple[CompileStages, ...]) -> bool:
+        """Whether a later stage of one of these graphs has an error, of this compile of it or of another."""
+        graphs = {ref for stages in ran for ref in self._refs.get(id(stages), {}).values()}
+        return any(f.graph in graphs for f in self._errors_of_later_stages())
 
     def _flip(self, suits: Callable[[Finding], bool]) -> Finding | None:
         """The last note of a choice that rounding decides."""

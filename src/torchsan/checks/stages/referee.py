@@ -6,6 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.isolation import obstacle
 from torchsan.reference.reachable import fingerprint, returned
 from torchsan.reference.twin import After, Call, Twin, TwinFailed, TwinRaised
-from torchsan.torch_internals.compile_stages import backward_is_traced
+from torchsan.torch_internals.compile_stages import CompileStages, backward_is_traced
 from torchsan.torch_internals.operators import outside_modes, start_autograd, undisturbed
 from torchsan.watch.operators import between_calls
 from torchsan.watch.pace import Attention, Pace
@@ -35,14 +36,23 @@ _MOST_PENDING = 4
 _WHAT = "the compiled function does not do what its Python does"
 
 Report = Callable[[Finding], None]
-Known = tuple[int, Finding | None]
-"""How many errors other stages have, and the last note of a choice that rounding decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What other stages had found before a call, and the graphs that ran in it."""
+
+    errors: int
+    flip: Finding | None
+    """The last note of a choice that rounding decides."""
+    ran: tuple[CompileStages, ...] = ()
 
 
 class CaptureReferee:
     """Makes a watch for each compiled function.
 
-    `explained` tells how many errors other stages have by now, `flip` the last note of a choice that rounding decides.
+    `errors` tells how many other stages have by now, `blamed` whether some are about one of these graphs, and `flip`
+    the last note of a choice that rounding decides.
     `call` is what those who watch single graphs tell.
     """
 
@@ -52,7 +62,8 @@ class CaptureReferee:
         pace: Pace,
         report: Report,
         skipped: Callable[[str, str], None],
-        explained: Callable[[], int],
+        errors: Callable[[], int],
+        blamed: Callable[[tuple[CompileStages, ...]], bool],
         flip: Callable[[], Finding | None],
         call: CallUnderWay,
     ) -> None:
@@ -60,14 +71,15 @@ class CaptureReferee:
         self.pace = pace
         self.report = report
         self.skipped = skipped
-        self._explained = explained
+        self._errors = errors
+        self.blamed = blamed
         self._flip = flip
         self.call = call
         self._pending: list[weakref.ref[Twin]] = []
 
     def known(self) -> Known:
         """What is known by now."""
-        return self._explained(), self._flip()
+        return Known(errors=self._errors(), flip=self._flip())
 
     def watcher(self, fn: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionWatch:
         """Look at the calls of one function."""
@@ -141,7 +153,7 @@ class FunctionWatch:
             twin.close()
             raise
         try:
-            self._judge(call, twin, result, known)
+            self._judge(call, twin, result, replace(known, ran=self._referee.call.captured.graphs()))
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -257,8 +269,8 @@ class FunctionWatch:
         return self._done
 
     def _explained(self, known: Known) -> bool:
-        """Whether a later stage has an error that was not known before the call."""
-        return self._referee.known()[0] != known[0]
+        """Whether a later stage has an error that was not known before the call, or that is about a graph of it."""
+        return self._referee.known().errors != known.errors or self._referee.blamed(known.ran)
 
     def _found(self, differences: list[Difference], known: Known, statements: Statements) -> bool:
         """Report, once for a function, unless a later stage has an error that explains it."""
@@ -269,12 +281,12 @@ class FunctionWatch:
         self._done = self._done or severity is Severity.ERROR
         if self._explained(known):
             return True
-        _, flip = self._referee.known()
+        flip = self._referee.known().flip
         about = statements.get(differences[0].name, [])
         names = names_of(about, decomposed=True)
         fields: dict[str, Any] = {"stage": Stage.CAPTURE, "source": (*names["source"], *source_of(self._fn))}
         what = f"{_WHAT}, in {self._name}"
-        if flip is not None and flip is not known[1]:
+        if flip is not None and flip is not known.flip:
             what, fields = because_of(flip, what)
         self._referee.report(difference_finding(what, differences, severity=severity, about=about, **fields))
         return self._done

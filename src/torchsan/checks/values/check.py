@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchsan.options import Calls, calls_until, selects_call
 from torchsan.recording import current_rank
-from torchsan.records import Check, KernelKind, Severity
+from torchsan.records import Check, KernelKind, Kind, Severity
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer
 from torchsan.watch.sampling import Sampled, Sampler
 
@@ -114,11 +114,13 @@ class ValuesCheck(Observer):
         """Record a finding, once for each buffer however often it is wrong; a note does not stand for an error.
 
         Under a budget it is counted, and one that is new has the whole of the next calls looked at. Where a kernel that
-        was generated once is launched several times, its findings follow from the first.
+        was generated once is launched several times, its findings follow from the first; and so do the other results of
+        one that gives others with each launch, since what it adds up in any order is not told by its operators.
         """
         key = (finding.graph, finding.kernel, finding.buffer, finding.kind, finding.severity)
         if any(k.kind is KernelKind.FUSED and k.name == finding.kernel for k in program.record.kernels):
-            same = (finding.graph, finding.kernel, finding.ops, finding.kind, finding.severity)
+            ops = () if finding.kind is Kind.NONDETERMINISTIC else finding.ops
+            same = (finding.graph, finding.kernel, ops, finding.kind, finding.severity)
             first = self._collector.find(Check.VALUES, self._first.setdefault(same, key))
             if first is not None and first.id and first.buffer != finding.buffer:
                 finding = replace(finding, evidence={**finding.evidence, "follows": first.id})

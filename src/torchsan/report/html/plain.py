@@ -91,9 +91,9 @@ def badge(word: str, kind: str) -> str:
     return f'<span class="badge {escape(kind)}">{text(word)}</span>'
 
 
-def finding(value: Finding) -> str:
+def finding(value: Finding, consequences: Sequence[Finding] = ()) -> str:
     """Return a finding: its first line, and below that what the terminal shows."""
-    first, *rest = (line.text for line in finding_lines(value))
+    first, *rest = (line.text for line in finding_lines(value, consequences=consequences))
     kind, _, words = first.partition(": ")
     head = f"{badge(kind, value.severity.value)} <b>{text(words)}</b>"
     below = "\n".join(line.removeprefix("    ") for line in rest)

@@ -121,11 +121,14 @@ function breakable(name) {
   return String(name).split(/(?<=[_./])/).flatMap((piece, i) => (i ? [h("wbr", {}), piece] : [piece]));
 }
 
-function table(headings, rows, attributes) {
+function table(headings, rows, attributes, numbers = []) {
   return h("table", attributes,
-    h("thead", {}, h("tr", {}, headings.map((text) => h("th", { scope: "col" }, text)))),
+    h("thead", {}, h("tr", {}, headings.map((text) => h("th", { scope: "col", class: numbers.includes(text) ? "number" : null }, text)))),
     h("tbody", {}, rows));
 }
+
+// Drawings are as wide as a phone there, so that what is written in them can be read.
+const narrow = () => matchMedia("(max-width: 640px)").matches;
 
 // Rows come a page at a time: the browser lays out no more than somebody looks at.
 function paged(items, render, size, wrap) {

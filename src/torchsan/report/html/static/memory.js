@@ -41,7 +41,7 @@ function barList(items) {
 }
 
 function memoryChart(call, info) {
-  const [width, height, left, bottom, top] = [900, 360, 74, 30, 40];
+  const [width, height, left, bottom, top] = [narrow() ? 360 : 900, narrow() ? 260 : 360, 74, 30, 40];
   const n = call.actual.length;
   const most = Math.max(...call.actual, ...call.planned, 1);
   const x = (i) => left + ((width - left - 10) * i) / Math.max(1, n);
@@ -99,7 +99,7 @@ function stepInfo(call, at, peak) {
     h("h2", {}, `Step ${at + 1}`, peak ? " (peak)" : ""),
     h("p", {}, `${bytes(call.actual[at])} live, ${bytes(call.planned[at])} planned; `, wrapper === undefined ? `line ${line}` : link(to("artifacts", wrapper, line), `line ${line}`), " of the wrapper"),
     shown.length ? table(["buffer", "bytes", "module"], shown.slice(0, 14).map(([name, n, , freed, , module]) => h("tr", {},
-      h("td", {}, code(name), freed !== null && freed <= at ? h("span", { class: "tag" }, "given up") : null), h("td", { class: "number" }, bytes(n)), h("td", { class: "dim" }, module))), { class: "grid" })
+      h("td", {}, code(name), freed !== null && freed <= at ? h("span", { class: "tag" }, "given up") : null), h("td", { class: "number" }, bytes(n)), h("td", { class: "dim" }, module))), { class: "grid" }, ["bytes"])
       : h("p", { class: "dim" }, call.lives.length ? "no buffer is live" : "which buffers were live was not recorded, but for the peak"),
     shown.length > 14 ? h("p", { class: "dim" }, `and ${shown.length - 14} more`) : null,
   ];

@@ -5,7 +5,8 @@ function figure(title, caption, ...content) {
 }
 
 const PICTURES = {
-  map(p) {
+  map(p, finding) {
+    const differs = finding.kind === "nondeterministic";
     const fit = (room, cells) => Math.max(3, Math.min(28, Math.floor(room / cells)));
     const [cell, tall] = [fit(290, p.across), fit(220, p.down)];
     const [width, height] = [p.across * cell, p.down * tall];
@@ -15,7 +16,7 @@ const PICTURES = {
     const cells = p.cells.map((n, k) => [n, Math.floor(k / p.across), k % p.across]).filter(([n]) => n > 0);
     const picture = svg("svg", {
       class: "map", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-      "aria-label": `Map of wrong elements: ${p.bad} of ${p.elements}, ${p.pattern}`,
+      "aria-label": `Map of ${differs ? "differing" : "wrong"} elements: ${p.bad} of ${p.elements}, ${p.pattern}`,
       on: { mousemove: (event) => {
         const box = picture.getBoundingClientRect();
         const j = Math.min(p.across - 1, Math.floor(((event.clientX - box.left) / box.width) * p.across));
@@ -23,7 +24,7 @@ const PICTURES = {
         if (i < 0 || j < 0) return;
         const rows = `${edge(i, p.down, p.rows)}–${edge(i + 1, p.down, p.rows) - 1}`;
         const columns = `${edge(j, p.across, p.columns)}–${edge(j + 1, p.across, p.columns) - 1}`;
-        hovered.textContent = `rows ${rows}, columns ${columns}: ${p.cells[i * p.across + j]} of ${size(i, j)} wrong`;
+        hovered.textContent = `rows ${rows}, columns ${columns}: ${p.cells[i * p.across + j]} of ${size(i, j)} ${differs ? "differ" : "wrong"}`;
       } },
     }, cells.map(([n, i, j]) => svg("rect", {
       class: "bad", x: j * cell, y: i * tall, width: cell, height: tall, opacity: (0.3 + (0.7 * n) / size(i, j)).toFixed(2),
@@ -31,13 +32,15 @@ const PICTURES = {
     const sizes = p.shape.map((n, i) => [n, i]).filter(([n]) => n !== 1).map(([, i]) => i);
     const across = `across: dimension ${sizes.at(-1) ?? 0} (${p.columns.toLocaleString("en")})`;
     const down = p.rows > 1 ? `down: dimension${sizes.length > 2 ? "s" : ""} ${sizes.slice(0, -1).join(", ")} (${p.rows.toLocaleString("en")} rows); ` : "";
-    return figure("Where it is wrong", `${short(p.bad)} of ${short(p.elements)} elements of [${p.shape.join(", ")}]: ${p.pattern ?? ""}. Filled cells hold wrong elements, the darker the more; empty ones are right.`,
+    const meaning = differs ? "hold elements that differ, the darker the more; empty ones are the same" : "hold wrong elements, the darker the more; empty ones are right";
+    return figure(differs ? "Where the launches differ" : "Where it is wrong",
+      `${short(p.bad)} of ${short(p.elements)} elements of [${p.shape.join(", ")}]: ${p.pattern ?? ""}. Filled cells ${meaning}.`,
       picture, h("p", { class: "dim" }, down + across), hovered);
   },
 
   errors(p) {
     const names = p.counts.map((_, i) => i === 0 ? `< ${power(p.decades[0])}` : i === p.counts.length - 1 ? `≥ ${power(p.decades[i - 1])}` : power(p.decades[i - 1]));
-    const [wide, high, left, bottom] = [40, 96, 4, 34];
+    const [wide, high, left, bottom] = [narrow() ? 25 : 40, 96, narrow() ? 24 : 4, 34];
     const top = Math.max(...p.counts.map((n) => Math.log10(1 + n)), 1);
     const bars = p.counts.flatMap((n, i) => {
       const tall = n ? Math.max(2, (high * Math.log10(1 + n)) / top) : 0;
@@ -46,7 +49,7 @@ const PICTURES = {
       return [
         svg("rect", { class: beyond ? "bad" : "fine", x: x + 3, y: 18 + high - tall, width: wide - 6, height: tall }),
         n ? svg("text", { x: x + wide / 2, y: 18 + high - tall - 4, "text-anchor": "middle" }, compact(n)) : null,
-        svg("text", { class: "axis", x: x + wide / 2, y: 18 + high + 14, "text-anchor": "middle" }, names[i]),
+        svg("text", { class: "axis", x: x + wide / 2, y: 18 + high + 14, "text-anchor": "middle" }, narrow() && i % 2 ? "" : names[i]),
       ];
     });
     const limit = left + (p.decades.indexOf(0) + 1) * wide;
@@ -62,7 +65,8 @@ const PICTURES = {
         svg("text", { class: "axis", x: width / 2, y: high + 18 + 30, "text-anchor": "middle" }, "error, in multiples of what is allowed")));
   },
 
-  samples(p) {
+  samples(p, finding) {
+    const what = finding.kind === "nondeterministic" ? "differing element" : "wrong element";
     const float64 = p.rows.some((row) => row[3] !== null);
     const allowed = p.rows.some((row) => row[4] !== null);
     const heads = ["at", ...p.names, float64 && "float64", float64 && "error", allowed && "allowed", allowed && float64 && "ratio"];
@@ -75,12 +79,12 @@ const PICTURES = {
       if (allowed && float64) cells.push(times === null ? "–" : `${short(times, 3)} ×`);
       return h("tr", {}, cells.map((cell) => h("td", { class: "number" }, cell)));
     });
-    return figure("Side by side", `${p.rows.length < p.bad ? `${p.rows.length} of ${count(p.bad, "wrong element")}` : count(p.rows.length, "wrong element")}, from the first to the last.`,
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wrong elements side by side" }, table(heads.filter(Boolean), rows, { class: "grid numbers" })));
+    return figure("Side by side", `${p.rows.length < p.bad ? `${p.rows.length} of ${count(p.bad, what)}` : count(p.rows.length, what)}, from the first to the last.`,
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Elements side by side" }, table(heads.filter(Boolean), rows, { class: "grid numbers" })));
   },
 
   bounds(p) {
-    const [width, zone] = [520, 90];
+    const [width, zone] = narrow() ? [320, 76] : [520, 90];
     const box = (kind, x, w, text) => [svg("rect", { class: kind, x, y: 20, width: w, height: 30 }), svg("text", { x: x + w / 2, y: 40, "text-anchor": "middle" }, text)];
     return figure("Outside of the buffer", `The buffer has ${count(p.elements, "element")}; ${p.before} were written before its start and ${p.after} after its end.`,
       svg("svg", { class: "bounds", viewBox: `0 0 ${width} 74`, width, height: 74, role: "img", "aria-label": `${p.before} elements written before the start, ${p.after} after the end of ${p.elements}` },
@@ -115,6 +119,6 @@ const power = (n) => n === 0 ? "1" : n === 1 ? "10" : "10" + [...String(n)].map(
 const compact = (n) => typeof n === "number" ? new Intl.NumberFormat("en", { notation: "compact" }).format(n) : String(n);
 
 function pictures(finding) {
-  const found = finding.pictures.map((p) => PICTURES[p.picture](p));
+  const found = finding.pictures.map((p) => PICTURES[p.picture](p, finding));
   return found.length ? h("div", { class: "pictures" }, found) : null;
 }

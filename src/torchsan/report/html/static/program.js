@@ -79,6 +79,7 @@ function graphSection(g, i, kernels, fold) {
   const total = g.kernels.reduce((sum, k) => sum + (k.seconds || 0), 0);
   const shown = [count(kernels.length, "kernel"), g.seconds ? `compiled in ${seconds(g.seconds)}` : null,
     total ? `kernels take ${seconds(total)}` : null, `${g.checked} of ${g.buffers} buffers checked`,
+    kernels.some((k) => WORST.includes(k.verdict)) ? "what is wrong first" : null,
     g.left_out ? `${count(g.left_out, "kernel")} more: torchsan report --all` : null].filter(Boolean).join(" · ");
   const checks = [...new Set(g.kernels.flatMap((k) => Object.keys(k.checks)))];
   const ranges = g.kernels.some((k) => k.range);
@@ -98,7 +99,7 @@ function graphSection(g, i, kernels, fold) {
   const links = Object.entries(g.artifacts).map(([kind, n]) => [" · ", link(to("artifacts", n), kind === "graph" ? "FX graph" : kind)]);
   return h("section", { "aria-label": `Graph ${graphLabel(i)}` },
     h("h2", {}, `Graph ${graphLabel(i)}`), h("p", { class: "dim" }, shown, links),
-    h("div", { class: "scroll" }, kernelGroups(kernels, fold && kernels.length > FEW, (list) => paged(list, row, 300, () => table(headings, [], { class: "grid kernels" })))));
+    h("div", { class: "scroll" }, kernelGroups(kernels, fold && kernels.length > FEW, (list) => paged(list, row, 300, () => table(headings, [], { class: "grid kernels" }, ["#", "time", "bytes"])))));
 }
 
 function rangeText(range) {

@@ -4,14 +4,21 @@ function worst(findings) {
   return ["error", "warning", "note"].find((severity) => findings.some((f) => f.severity === severity));
 }
 
+function causes(findings) {
+  return findings.filter((f) => !findings.some((other) => other.id === f.follows));
+}
+
 function tally(findings) {
-  const parts = ["error", "warning", "note"].map((s) => [s, findings.filter((f) => f.severity === s).length]);
-  return parts.filter(([, n]) => n).map(([s, n]) => count(n, s)).join(", ");
+  const own = causes(findings);
+  const parts = ["error", "warning", "note"].map((s) => [s, own.filter((f) => f.severity === s).length]);
+  const text = parts.filter(([, n]) => n).map(([s, n]) => count(n, s)).join(", ");
+  const more = findings.length - own.length;
+  return more ? `${text}, and ${more} that ${more === 1 ? "follows" : "follow"} from ${own.length === 1 ? "it" : "them"}` : text;
 }
 
 function statusBadge() {
   const { status } = index.verdict;
-  if (status === "findings") return badge("error", tally(index.findings));
+  if (status === "findings") return badge("error", tally(causes(index.findings)));
   return status === "clean" ? badge("right", "clean") : badge("warning", "incomplete");
 }
 
@@ -88,7 +95,7 @@ function lineText(number) {
 function skippedList() {
   const { skipped, reasons } = index.coverage;
   if (!skipped.length) return h("p", {}, "Nothing was left out.");
-  const item = ([reason, n, names]) => h("details", {}, h("summary", {}, `${n} × ${reason}`),
+  const item = ([reason, n, names]) => h("details", {}, h("summary", {}, n > 1 ? `${n} × ${reason}` : reason),
     h("p", { class: "dim" }, names.join(", "), n > names.length ? ` … and ${n - names.length} more` : ""));
   return [paged(skipped, item, 12, () => h("div", {})), reasons > skipped.length ? h("p", { class: "dim" }, `${reasons - skipped.length} more reasons are in the recording`) : null];
 }
