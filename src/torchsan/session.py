@@ -146,6 +146,7 @@ class Session:
                 self._recorder.on_finding = self._on_finding
             stack.callback(self._end_recording)
             stack.callback(self._note_seed)
+            _count_time(self._recorder, stack)
             self._watch(self._recorder, stack)
             self._note_seed()
             self._stack = stack.pop_all()
@@ -254,6 +255,15 @@ def active() -> Session | None:
 def _release() -> None:
     global _active
     _active = None
+
+
+def _count_time(recorder: Recorder, stack: ExitStack) -> None:
+    """Count where the time goes from here on; `stack` records it."""
+    from torchsan.recording.spent import Ledger
+
+    ledger = Ledger()
+    ledger.open()
+    stack.callback(lambda: recorder.event("cost", {"cost": ledger.close()}))
 
 
 def _record_to_disk(options: Options, stack: ExitStack) -> Recorder:

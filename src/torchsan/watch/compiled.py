@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import in_one_line
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
+from torchsan.recording.spent import OWN, spent
 from torchsan.records import Direction, GraphId, GraphRecord, GraphRef, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.patches import missing
@@ -105,6 +106,10 @@ class Programs:
         )
 
     def _compiled(self, compile_: Compile) -> None:
+        with spent(OWN):
+            self._observe(compile_)
+
+    def _observe(self, compile_: Compile) -> None:
         key = compile_.key if compile_.key is not None else object()  # What has no key belongs to nothing else.
         with self._lock:
             if key not in self._ids:
@@ -151,7 +156,8 @@ class Programs:
     def _show(self, observer: Observer, program: CompiledProgram) -> bool:
         """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
         try:
-            observer.compiled(program)
+            with spent(observer.name, program.ref):
+                observer.compiled(program)
         except Exception as e:
             log.debug("%s failed", observer.name, exc_info=True)
             self._watch_failed(program, observer.name, e)
@@ -228,7 +234,8 @@ class Programs:
             action()
         for observer in self._observers:
             try:
-                observer.close()
+                with spent(observer.name):
+                    observer.close()
             except Exception as e:  # the others are closed all the same
                 log.debug("%s failed to close", observer.name, exc_info=True)
                 not_checked(self._writer, observer.name, f"torchsan failed: {in_one_line(e)}")
