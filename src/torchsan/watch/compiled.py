@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ from torchsan.watch.provenance import buffers_of_launches
 from torchsan.watch.requests import Requests
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from torchsan.recording import Recorder
     from torchsan.torch_internals.caches import CachedCode
     from torchsan.torch_internals.compile_stages import CompileStages
@@ -172,8 +174,9 @@ class Programs:
         graphs: dict[str, LoweredGraph],
         computes: dict[int, tuple[Buffer, ...]],
     ) -> GraphRecord:
+        nodes = {name: {n.name: n for n in graph.module.graph.nodes} for name, graph in graphs.items()}
         kernels = [
-            kernel_record(launch, graphs.get(name), computes.get(launch.nth, ()))
+            kernel_record(launch, nodes.get(name, {}), computes.get(launch.nth, ()))
             for name, function in model.functions.items()
             for launch in function.launches()
         ]
@@ -259,12 +262,11 @@ def live_buffers(model: Program) -> Iterator[str]:
                         yield part
 
 
-def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
-    """What a launch computes, and from which lines of source."""
-    by_name = {n.name: n for n in graph.module.graph.nodes} if graph is not None else {}
+def kernel_record(launch: Launch, by_name: Mapping[str, torch.fx.Node], buffers: tuple[Buffer, ...]) -> KernelRecord:
+    """What a launch computes of the nodes of its graph, and from which lines of source."""
     names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
     # In the order of the graph, which is the order of the user's program.
-    nodes = [node for name, node in by_name.items() if name in names]
+    nodes = sorted(by_name[name] for name in names if name in by_name)
     return KernelRecord(
         name=launch.kernel,
         nth=launch.nth,

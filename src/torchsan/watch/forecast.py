@@ -12,7 +12,7 @@ _PATIENCE = 5.0
 """Seconds of a checked call before it is said how long the rest of it takes."""
 _LONG = 20.0
 """Seconds still to come of which one wants to know."""
-_TIMES = 5.0
+_TIMES = 3.0
 """How many times as long as by itself a checked call takes, if that is the checks' doing."""
 _NOTICED = 0.5
 """Seconds that a checked call takes at least, if it is a matter that all are checked."""
