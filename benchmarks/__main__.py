@@ -22,7 +22,7 @@ from benchmarks.runner import run
 
 BENCHMARKS = (
     *("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "kernels", "store", "summarize"),
-    *("startup", "unchecked", "default_run", "always_on", "fleet", "growth"),
+    *("startup", "unchecked", "default_run", "always_on", "fleet", "reports", "large_graph", "growth"),
 )
 
 

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -196,6 +195,8 @@ class Session:
                 _active = self
 
     def _watch(self, recorder: Recorder, stack: ExitStack) -> None:
+        from dataclasses import replace
+
         # Imported here, so that preparing a session or asking for its findings does not need the instruments.
         from torchsan.checks import observers
         from torchsan.checks.collector import raise_error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+
 import pytest
 
 from torchsan.torch_internals import Buffer
 from torchsan.torch_internals.wrapper import parse
 from torchsan.torch_internals.wrapper.kernels import mutated_arguments
-from torchsan.watch import provenance
 from torchsan.watch.provenance import buffers_of_launches
 
 STEPS = 300
@@ -30,13 +31,12 @@ def test_memory_that_is_used_again_and_again_costs_no_more_for_each_of_its_names
     names = [f"buf{n}" for n in range(STEPS)]
     buffers = [Buffer(name=n, storage=n, node=None, origins=(), removed=False, extern=True) for n in names]
     followed = []
-    pop = provenance.heappop
 
     def counted(steps: list[tuple[int, int, str]]) -> tuple[int, int, str]:
         followed.append(1)
-        return pop(steps)
+        return heapq.heappop(steps)
 
-    monkeypatch.setattr(provenance, "heappop", counted)
+    monkeypatch.setattr("torchsan.watch.provenance.heappop", counted)
     found = buffers_of_launches(buffers, function)
     assert [[b.name for b in found[launch.nth]] for launch in function.launches()] == [[n] for n in names]
     assert len(followed) < 2 * STEPS
