@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.curves import curves
 from benchmarks.page import lines, page
 from benchmarks.plot import plot
 from benchmarks.runner import run
 
 BENCHMARKS = (
     *("culprit", "values", "stages", "crossref", "memory", "watch", "packages", "kernels", "store", "summarize"),
-    *("startup", "unchecked", "default_run", "always_on", "fleet"),
+    *("startup", "unchecked", "default_run", "always_on", "fleet", "reports", "large_graph", "growth"),
 )
 
 
@@ -45,6 +46,9 @@ def main(words: list[str]) -> int:
         if options.page:  # What is measured stays, if the rest is interrupted.
             options.page.write_text(page(sections, [*machine, took]), encoding="utf-8")
             options.page.with_suffix(".svg").write_text(plot(sections), encoding="utf-8")
+            if sections[-1].growths:
+                picture = options.page.with_name(f"{sections[-1].name}.svg")
+                picture.write_text(curves(sections[-1].growths), encoding="utf-8")
     print(f"\n{took}")
     return 1 if any(section.failures for section in sections) else 0
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.row import Comparison, Limit, Record, Row, Skipped, compared
+from benchmarks.row import Comparison, Growth, Limit, Record, Row, Skipped, compared
 
 __all__ = ["Section", "described", "figure", "judged", "lines", "page", "verdict"]
 
@@ -36,6 +36,12 @@ class Section:
     def skipped(self) -> list[Skipped]:
         """What was not measured, each said once."""
         return list(dict.fromkeys(record for record in self.records if isinstance(record, Skipped)))
+
+    @property
+    def growths(self) -> list[Growth]:
+        """How things grow, as the last repetition has it."""
+        found = [record for record in self.records if isinstance(record, Growth)]
+        return list({(growth.of, growth.by): growth for growth in found}.values())
 
 
 def figure(value: float, unit: str) -> str:
@@ -135,6 +141,8 @@ def _section(section: Section) -> Iterator[str]:
     yield f"{section.about}\n\n`python -m benchmarks {section.name}`, {times}."
     for failure in section.failures:
         yield f"**Failed**: {_cell(failure)}"
+    if section.growths:
+        yield f"![{section.title}]({section.name}.svg)"
     if section.comparisons:
         yield "\n".join(_table(section.comparisons))
     missed = [c for c in section.comparisons if verdict(c) == "missed"]

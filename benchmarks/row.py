@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 from typing import assert_never
 
-__all__ = ["Comparison", "Kind", "Limit", "Record", "Row", "Skipped", "compared"]
+__all__ = ["Comparison", "Growth", "Kind", "Limit", "Record", "Row", "Skipped", "compared"]
 
 _TIMES = ("s", "ms", "µs")
 
@@ -76,7 +77,28 @@ class Skipped:
     why: str
 
 
-Record = Row | Limit | Skipped
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How something grows by something else, of which each point has ten times as much as the one before."""
+
+    of: str
+    unit: str
+    by: str
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def exponent(self) -> float:
+        """That of the last decade: 1 in proportion, 0 where it does not grow."""
+        (x, y), (to_x, to_y) = self.points[-2:]
+        return math.log(to_y / y) / math.log(to_x / x)
+
+    @property
+    def text(self) -> str:
+        """The points in words."""
+        return ", ".join(f"{x:g}: {y:.3g} {self.unit}" for x, y in self.points)
+
+
+Record = Row | Limit | Skipped | Growth
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _ROUNDS = 7
 
 
 def measure(quick: bool) -> Iterator[Record]:
-    """Measure what importing and what running adds, in seconds."""
+    """Measure what importing and what running adds, in seconds; then what the command line takes by itself."""
     rounds = 1 if quick else _ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, _search_path()))}
@@ -31,6 +31,7 @@ def measure(quick: bool) -> Iterator[Record]:
         environ["PYTHONPYCACHEPREFIX"] = str(Path(folder, "pycache"))
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         yield _row("`import torchsan` after `import torch`", *_imports(folder, environ, rounds), goal=0.3)
+        yield from _small(folder, environ, 1 if quick else 3 * rounds)
         script = Path(folder, "program.py")
         script.write_text("import torch\n")
         what = "`torchsan run` of a program that imports torch"
@@ -40,6 +41,26 @@ def measure(quick: bool) -> Iterator[Record]:
 def _row(what: str, before: float, after: float, goal: float) -> Row:
     note = f"{before:.2f} s without, {after:.2f} s with"
     return Row(what=f"{what} adds", kind=Kind.LESS, unit="s", ours=after - before, goal=goal, note=note)
+
+
+def _small(cwd: str, env: dict[str, str], rounds: int) -> Iterator[Row]:
+    """What torchsan does before there is a torch."""
+
+    def python(*words: str) -> None:
+        subprocess.run([sys.executable, *words], cwd=cwd, env=env, stdout=subprocess.DEVNULL, check=True)
+
+    works = {
+        "plain": lambda: python("-c", "pass"),
+        "import": lambda: python("-c", "import torchsan"),
+        "help": lambda: python("-m", "torchsan", "--help"),
+    }
+    in_turns(works, 1)  # As above.
+    least = {name: seconds * 1e3 for name, seconds in in_turns(works, rounds).items()}
+    alone = f"`python -c pass` takes {least['plain']:.0f} ms"
+    added = least["import"] - least["plain"]
+    yield Row(what="`import torchsan` adds", kind=Kind.LESS, unit="ms", ours=added, goal=30, note=alone)
+    what = "`torchsan --help`, from start to end"
+    yield Row(what=what, kind=Kind.LESS, unit="ms", ours=least["help"], goal=120, note=alone)
 
 
 def _search_path() -> list[str]:

@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from benchmarks.curves import curves
 from benchmarks.page import Section, described, figure, judged, lines, page, verdict
 from benchmarks.plot import plot
-from benchmarks.row import Comparison, Kind, Limit, Record, Row, Skipped, compared
+from benchmarks.row import Comparison, Growth, Kind, Limit, Record, Row, Skipped, compared
 from benchmarks.sensitivity import Curve
 from benchmarks.sensitivity import lines as sensitivity_lines
 from benchmarks.sensitivity import plot as sensitivity_plot
@@ -121,6 +122,26 @@ def test_the_plot_tells_met_from_missed_by_shape_and_by_text() -> None:
 
 def test_the_plot_of_nothing_is_a_picture_still() -> None:
     assert ElementTree.fromstring(plot([])).tag.endswith("svg")
+
+
+GROWTH = Growth(of="time", unit="s", by="kernels", points=((3, 0.5), (30, 1.0), (300, 10.0), (3000, 200.0)))
+
+
+def test_growth_is_judged_by_the_last_decade() -> None:
+    assert GROWTH.exponent == pytest.approx(math.log10(20))
+    assert GROWTH.text == "3: 0.5 s, 30: 1 s, 300: 10 s, 3000: 200 s"
+    assert Growth(of="a", unit="", by="b", points=((1, 7.0), (10, 7.0))).exponent == 0
+
+
+def test_growth_is_drawn_with_what_is_in_proportion_and_shown_on_the_page() -> None:
+    flat = replace(GROWTH, of="memory", unit="MB", points=((3, 7.0), (3000, 7.0)))
+    picture = ElementTree.fromstring(curves([GROWTH, flat]))
+    texts = ["".join(e.itertext()) for e in picture.iter() if e.tag.endswith("text")]
+    assert {"time (s) by kernels", "3", "3k", "0.5", "200", "exponent 1.30", "memory (MB) by kernels"} <= {*texts}
+    assert len(picture.findall("{*}circle")) == 6
+    measured = Section(name="growth", title="Growth", about="", repetitions=1, records=[GROWTH, flat, GROWTH])
+    assert measured.growths == [GROWTH, flat]
+    assert "![Growth](growth.svg)" in page([measured], [])
 
 
 def test_the_smallest_error_is_the_one_down_to_which_all_are_found() -> None:

@@ -121,6 +121,7 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "kernels": [],
         "calls": [],
         "timings": [],
+        "cost": None,
         "in_flight": [],
         "tried": encode(report.tried),
     }

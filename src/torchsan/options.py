@@ -95,6 +95,8 @@ class Options:
     quiet: bool = False
     verbose: bool = False
     github: bool = False
+    explain_cost: bool = False
+    """Tell where the time went."""
     exit_code: int = 1
     """The exit status of a run with findings of severity `error`."""
     baseline: str | None = None
@@ -341,6 +343,7 @@ _PARSERS: dict[str, Callable[[str, str, Any], Any]] = {
     "quiet": _bool,
     "verbose": _bool,
     "github": _bool,
+    "explain_cost": _bool,
     "exit_code": _status,
     "suppress": _suppressions,
 }

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -146,6 +145,7 @@ class Session:
                 self._recorder.on_finding = self._on_finding
             stack.callback(self._end_recording)
             stack.callback(self._note_seed)
+            _count_time(self._recorder, stack)
             self._watch(self._recorder, stack)
             self._note_seed()
             self._stack = stack.pop_all()
@@ -195,6 +195,8 @@ class Session:
                 _active = self
 
     def _watch(self, recorder: Recorder, stack: ExitStack) -> None:
+        from dataclasses import replace
+
         # Imported here, so that preparing a session or asking for its findings does not need the instruments.
         from torchsan.checks import observers
         from torchsan.checks.collector import raise_error
@@ -254,6 +256,15 @@ def active() -> Session | None:
 def _release() -> None:
     global _active
     _active = None
+
+
+def _count_time(recorder: Recorder, stack: ExitStack) -> None:
+    """Count where the time goes from here on; `stack` records it."""
+    from torchsan.recording.spent import Ledger
+
+    ledger = Ledger()
+    ledger.open()
+    stack.callback(lambda: recorder.event("cost", {"cost": ledger.close()}))
 
 
 def _record_to_disk(options: Options, stack: ExitStack) -> Recorder:

@@ -14,7 +14,9 @@ import pytest
 from tests.cli.conftest import command
 from torchsan.cli import supervise
 from torchsan.cli.supervise import Progress
+from torchsan.recording import Writer
 from torchsan.recording.log import connect
+from torchsan.report.live import Shown
 
 
 def test_it_tells_of_graphs_when_there_are_more(tmp_path: Path) -> None:
@@ -32,6 +34,24 @@ def test_it_tells_of_graphs_when_there_are_more(tmp_path: Path) -> None:
         "torchsan: compiled 1 graph, 3 kernels so far",
         "torchsan: compiled 2 graphs, 6 kernels so far",
     ]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_it_says_that_checking_takes_long_unless_quiet(tmp_path: Path, quiet: bool) -> None:
+    stream = io.StringIO()
+    writer = Writer.create(tmp_path / "run", command=["script.py"])
+    shown = Shown(writer.path, stream)
+    progress = Progress(writer.path, stream, shown.show, None, None if quiet else shown.foretell)
+    seen = {"done": 5, "launches": 100, "seconds": 5.0, "plain": 0.01, "left": 95.0}
+    writer.event("forecast", {"graph": 0, "direction": "forward", "call": 0} | seen)
+    for _ in range(2):
+        progress.show()
+    progress.close()
+    writer.close()
+    said = stream.getvalue().splitlines()
+    assert [line.partition(" more: ")[0] for line in said] == (
+        [] if quiet else ["torchsan: checking this call of graph 0 forward takes about 95.0 s"]
+    )
 
 
 _COUNTS = """

@@ -72,8 +72,9 @@ def test_the_report_is_the_contract(recording: Reader) -> None:
         (graph, f"cpp_fused_relu_{n}", ["aten.relu.default"]) for n in range(2)
     ]
     assert report.pop("calls") == [{"graph": graph, "seen": 60, "checked": 2}]
-    timing = {"graph": graph, "kernel": "cpp_fused_relu_0", "nth": 0, "launches": 4, "seconds": 1.0}
+    timing = {"graph": graph, "kernel": "cpp_fused_relu_0", "nth": 0, "launches": 4, "seconds": 1.0, "checks": {}}
     assert report.pop("timings") == [timing]
+    assert report.pop("cost") is None
     source = [{"file": "model.py", "line": 12, "code": "x = self.act(x)", "module": "layers.0"}]
     assert report.pop("in_flight") == [
         {"graph": graph, "kernel": "cpp_fused_relu_1", "nth": 1, "call": 3, "checking": False, "source": source},

@@ -245,10 +245,11 @@ def _description(wrapper: Wrapper, graph: LoweredGraph, options: Options) -> dic
 
     function = wrapper.function()
     computes = {nth: tuple(found) for nth, found in buffers_of_launches(graph.buffers, function).items()}
+    by_name = {node.name: node for node in graph.module.graph.nodes}
     record = GraphRecord(
         id=GraphId(0),
         direction=Direction.INFERENCE,
-        kernels=tuple(kernel_record(launch, graph, computes.get(launch.nth, ())) for launch in function.launches()),
+        kernels=tuple(kernel_record(launch, by_name, computes.get(launch.nth, ())) for launch in function.launches()),
         buffers=tuple(live_buffers(Program(kernels={}, functions={"call": function}))),
         inputs=tuple(wrapper.inputs),
         artifacts={},

@@ -15,6 +15,7 @@ from torchsan.options import parse_options
 from torchsan.recording import Reader, is_url, local_copy, rank_folders
 from torchsan.recording.folder import ARTIFACTS, EVENTS, MANIFEST, TENSORS, as_local
 from torchsan.report import EXPORTERS, Exports, Verdict, add_export_flags
+from torchsan.report.cost import print_cost
 from torchsan.report.findings import clean, count
 from torchsan.report.github import tell_github
 from torchsan.report.printing import print_lines
@@ -53,6 +54,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--all", action="store_true", help="list every kernel and everything that was not checked")
     parser.add_argument("--finding", metavar="ID", help="show one finding with all of its evidence, such as F1")
     parser.add_argument("--kernels", metavar="GLOB", help="show all that is recorded about kernels of this name")
+    parser.add_argument("--explain-cost", action="store_true", help="tell where the time of the run went")
     parser.add_argument("--quiet", action="store_true", help="findings and verdict only")
     parser.add_argument("--follow", action="store_true", help="show a run that is going on, until it ends")
     parser.add_argument("--exit-code", metavar="N", default="1", help="exit with N instead of 1 for errors found")
@@ -95,6 +97,8 @@ def _print(recording: Reader, args: argparse.Namespace) -> None:
         print_lines(kernel_details(recording, args.kernels), sys.stdout)
     if args.finding is None and args.kernels is None:
         print_report(recording, sys.stdout, quiet=args.quiet, everything=args.all)
+    if args.explain_cost:
+        print_cost(recording, sys.stdout)
 
 
 def _follow(places: Sequence[str]) -> Verdict:
@@ -110,9 +114,9 @@ def _run_fleet(args: argparse.Namespace, found: int) -> int:
     from torchsan.fleet.summary import FLEET_EXPORTERS, fleet_lines, summarize_fleet
 
     of_one = {e.name for e in EXPORTERS} - {e.name for e in FLEET_EXPORTERS}
-    for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
-        if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} takes one recording", slug="usage")
+    for flag in (*sorted(of_one), "finding", "kernels", "artifacts", "explain_cost"):
+        if getattr(args, flag) not in (None, False):
+            raise UsageError(f"--{flag.replace('_', '-')} takes one recording", slug="usage")
     places = find_recordings(args.recordings)
     exports = Exports(FLEET_EXPORTERS, args, keep=[file for place in places for file in files_of(place)])
     with Tables.read(places, sys.stderr if sys.stderr.isatty() else None) as tables:
@@ -128,9 +132,10 @@ def _run_ranks(folder: Path, url: str | None, args: argparse.Namespace) -> Verdi
 
     ranks = open_ranks(folder, url)
     of_one = {e.name for e in EXPORTERS} - {e.name for e in RANKS_EXPORTERS}
-    for flag in (*sorted(of_one), "finding", "kernels", "artifacts"):
-        if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} takes the recording of one rank, such as {args.recording}/rank-0", slug="usage")
+    for flag in (*sorted(of_one), "finding", "kernels", "artifacts", "explain_cost"):
+        if getattr(args, flag) not in (None, False):
+            which = f"the recording of one rank, such as {args.recording}/rank-0"
+            raise UsageError(f"--{flag.replace('_', '-')} takes {which}", slug="usage")
     kept = [file for reader in ranks.readers.values() for file in files_of(str(reader.path))]
     exports = Exports(RANKS_EXPORTERS, args, keep=kept)
     exports.write(ranks)

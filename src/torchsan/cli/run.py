@@ -38,7 +38,16 @@ LAUNCHED = "TORCHSAN_LAUNCHED"
 """Set for ranks that torchsan has launched: they leave the report to it."""
 
 _LAUNCHER = "torch.distributed.run"
-_NOT_FOR_RANKS = {"out", "quiet", "verbose", "github", "exit_code", "repro", *(e.name for e in EXPORTERS)}
+_NOT_FOR_RANKS = {
+    "out",
+    "quiet",
+    "verbose",
+    "github",
+    "explain_cost",
+    "exit_code",
+    "repro",
+    *(e.name for e in EXPORTERS),
+}
 
 _DESCRIPTION = """\
 Run a program and watch what Inductor makes of it. The program gets its own arguments, stdin, stdout and exit status; \
@@ -71,6 +80,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     flag("--baseline", metavar="FILE", help="the JSON of an earlier run: what it found does not count")
     flag("--quiet", action="store_true", default=None, help="findings and verdict only")
     flag("--verbose", action="store_true", default=None, help="also list kernels, memory and what was not checked")
+    flag(
+        "--explain-cost",
+        action="store_true",
+        default=None,
+        help="tell where the time went, and what would save how much",
+    )
     flag("--github", action="store_true", default=None, help="annotations for GitHub Actions, where it is automatic")
     flag("--exit-code", metavar="N", help="exit with N instead of 1 for findings of severity error")
     flag("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
@@ -110,7 +125,8 @@ def _run_recorded(command: list[str], options: Options, exports: Exports[Reader]
     shipper = ship(folder, url) if url else None
     shown = Shown(folder, sys.stderr)
     every = 2.0 if sys.stderr.isatty() and not options.quiet else None
-    progress = None if LAUNCHED in os.environ else Progress(folder, sys.stderr, shown.show, every)
+    foretell = None if options.quiet else shown.foretell
+    progress = None if LAUNCHED in os.environ else Progress(folder, sys.stderr, shown.show, every, foretell)
     with (
         _trial_server() if options.repro else nullcontext() as server,
         closing(Beside(options.check)) as canary,
@@ -228,6 +244,7 @@ def _report(
     started: bool,
     shown: Shown,
 ) -> Verdict:
+    from torchsan.report.cost import print_cost
     from torchsan.report.terminal import print_report
 
     try:
@@ -255,6 +272,8 @@ def _report(
     with suppress(OSError):  # Nobody listens to stderr any more; the JSON and the status still count.
         how = {"quiet": options.quiet, "verbose": options.verbose}
         print_report(recording, sys.stderr, **how, hint=_hint(recording), shown=shown.findings)
+        if options.explain_cost:
+            print_cost(recording, sys.stderr)
         if (caveat := untested()) is not None and verdict(recording).exit == 0 and not options.verbose:
             sys.stderr.write(f"torchsan: {caveat}\n")  # A clean run is told in one line, without what was skipped.
     _tell_github(recording, options)
@@ -352,6 +371,8 @@ def _run_ranks(command: Sequence[str], options: Options, flags: Mapping[str, Any
             return program.status or 4
         print_ranks(ranks, sys.stderr, quiet=options.quiet)
         sys.stderr.write(f"again: torchsan report {place}\n")
+        if options.explain_cost:
+            sys.stderr.write(f"where the time of a rank went: torchsan report --explain-cost {place}/rank-N\n")
         if options.repro:
             sys.stderr.write(f"no reproducer was made; of a rank's finding: torchsan repro {place}/rank-N\n")
         outcome = _write(Exports(RANKS_EXPORTERS, options), ranks, ranks.verdict)

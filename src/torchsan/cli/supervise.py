@@ -20,11 +20,11 @@ from torchsan.cli.started import in_the_child
 from torchsan.errors import RecordingError
 from torchsan.recording import Program
 from torchsan.recording.folder import EVENTS
-from torchsan.records import Finding, decode
+from torchsan.records import Finding, Forecast, decode
 from torchsan.report.findings import count
 
 _COUNT = "SELECT count(*), coalesce(sum(json_array_length(body, '$.kernels')), 0) FROM events WHERE kind = 'graph'"
-_NEWS = "SELECT id, body FROM events WHERE id > ? AND kind = 'finding' ORDER BY id"
+_NEWS = "SELECT id, kind, body FROM events WHERE id > ? AND kind IN ('finding', 'forecast') ORDER BY id"
 
 
 class Progress:
@@ -35,9 +35,15 @@ class Progress:
     """
 
     def __init__(
-        self, folder: Path, stream: TextIO, show_finding: Callable[[Finding], None], every: float | None = 2.0
+        self,
+        folder: Path,
+        stream: TextIO,
+        show_finding: Callable[[Finding], None],
+        every: float | None = 2.0,
+        foretell: Callable[[Forecast], None] | None = None,
     ) -> None:
         """Report on the recording in `folder` to `stream`: graphs in at most one line in `every` seconds, or not."""
+        self._foretell = foretell
         self._file = folder / EVENTS
         self._stream = stream
         self._show_finding = show_finding
@@ -53,9 +59,12 @@ class Progress:
         with suppress(sqlite3.Error, OSError, ValueError, RecordingError):
             if self._connection is None:
                 self._connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=0)
-            for number, body in self._connection.execute(_NEWS, (self._seen,)).fetchall():
+            for number, kind, body in self._connection.execute(_NEWS, (self._seen,)).fetchall():
                 self._seen = number
-                self._show_finding(decode(Finding, json.loads(body)))
+                if kind == "finding":
+                    self._show_finding(decode(Finding, json.loads(body)))
+                elif self._foretell is not None:
+                    self._foretell(decode(Forecast, json.loads(body)))
             if self._every is not None and time.monotonic() >= self._next:
                 self._show_compiled(self._connection, self._every)
 

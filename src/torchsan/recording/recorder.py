@@ -85,8 +85,8 @@ COUNTED: dict[str, type[Any]] = {
 """The kinds of events that State adds up, and what their bodies are."""
 
 KINDS = frozenset(COUNTED) | frozenset(
-    "artifact cached closed degraded exhibit failed in-flight incomplete memory no-exhibit nodes program rank "
-    "replica-step replicas sampling seed started stopped times watched".split()
+    "artifact cached closed cost degraded exhibit failed forecast in-flight incomplete memory no-exhibit nodes program "
+    "rank replica-step replicas sampling seed started stopped times watched".split()
 )
 """All kinds of events. A recording with another is damaged, or of a newer torchsan: it is not called clean."""
 

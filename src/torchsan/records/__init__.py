@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchsan.records.artifact import ArtifactKind, ArtifactRecord
 from torchsan.records.codec import decode, encode
+from torchsan.records.cost import Forecast, GraphCost, LaunchCost, RunCost
 from torchsan.records.finding import (
     Check,
     Coverage,
@@ -54,9 +55,11 @@ __all__ = [
     "Direction",
     "Exhibit",
     "Finding",
+    "Forecast",
     "Gap",
     "GapKind",
     "Given",
+    "GraphCost",
     "GraphId",
     "GraphNodes",
     "GraphRecord",
@@ -65,12 +68,14 @@ __all__ = [
     "KernelKind",
     "KernelRecord",
     "Kind",
+    "LaunchCost",
     "LaunchTime",
     "MemoryCall",
     "NamedBytes",
     "NodeRecord",
     "OperatorCall",
     "ReplicaRecord",
+    "RunCost",
     "Scalar",
     "Severity",
     "Skipped",

@@ -157,8 +157,7 @@ def needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any])
         seen.add(node)
         if not _is_number(node):
             stack += node.all_input_nodes
-    position = {node: i for i, node in enumerate(next(iter(seen)).graph.nodes)} if seen else {}
-    return sorted(seen, key=position.__getitem__)
+    return sorted(seen)  # Nodes are ordered as in their graph, which may be far larger than what is needed of it.
 
 
 def is_mutable(node: torch.fx.Node) -> bool:

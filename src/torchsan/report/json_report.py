@@ -12,6 +12,7 @@ from torchsan.recording.folder import Manifest
 from torchsan.records import CallTimes, Check, Coverage, Finding, GraphRecord, KernelRecord, Kind, decode, encode
 from torchsan.records.finding import fingerprint
 from torchsan.records.suppression import Suppression
+from torchsan.report import cost
 from torchsan.report.exporter import Exporter, json_text
 from torchsan.report.verdict import LaunchInFlight, Verdict, in_flight, suppressed_by, verdict
 
@@ -71,6 +72,7 @@ def about_the_run(recordings: Sequence[Reader]) -> dict[str, Any]:
         "kernels": [_kernel(g, kernel) for g, _ in graphs for kernel in g.kernels],
         "calls": [_calls(g, reader) for g, reader in graphs],
         "timings": [timing for reader in recordings for timing in _timings(reader)],
+        "cost": cost.as_json(first) if len(recordings) == 1 else None,
         "in_flight": [_in_flight(found) for reader in recordings for found in in_flight(reader)],
     }
 
@@ -100,6 +102,7 @@ _LONGEST = 1e9
 def _timings(reader: Reader) -> Iterator[dict[str, Any]]:
     """How long the calls of each graph that were timed took in all, kernel by kernel."""
     kernels = {(g.id, g.direction, k.nth): k.name for g in reader.graphs() for k in g.kernels}
+    checks = cost.launch_checks(reader)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for body in reader.events("times"):
         call = decode(CallTimes, body.get("times"))
@@ -108,7 +111,8 @@ def _timings(reader: Reader) -> Iterator[dict[str, Any]]:
             # What no clock shows, NaN among it, is damage, and would add up to no number.
             if key in kernels and 0 <= launch.seconds < _LONGEST:
                 names = {"graph": _graph(call), "kernel": kernels[key], "nth": launch.nth}
-                total = found.setdefault(key, names | {"launches": 0, "seconds": 0.0})
+                sums = {"launches": 0, "seconds": 0.0, "checks": checks.get(key, {})}
+                total = found.setdefault(key, names | sums)
                 total["launches"] += launch.launches
                 total["seconds"] += launch.seconds
     yield from found.values()

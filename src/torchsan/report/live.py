@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TextIO
 
 from torchsan.recording.folder import read_manifest
-from torchsan.records import Finding, Severity
+from torchsan.records import Finding, Forecast, Severity
 from torchsan.records.suppression import Suppressions
-from torchsan.report.findings import Line, began_at, finding_line, finding_lines
+from torchsan.report.cost import forecast_text
+from torchsan.report.findings import Line, began_at, clean, finding_line, finding_lines
 from torchsan.report.printing import print_lines
 
 
@@ -34,3 +35,7 @@ class Shown:
             lines = [Line(""), *finding_lines(finding, began=began_at(manifest))]
         print_lines(lines, self._stream)
         self.findings[finding.id] = finding
+
+    def foretell(self, forecast: Forecast) -> None:
+        """Say how long checking will take. Raise OSError."""
+        print_lines([Line(f"torchsan: {clean(forecast_text(forecast))}", "dim")], self._stream)

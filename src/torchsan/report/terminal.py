@@ -366,7 +366,10 @@ def _shortened(name: str, longest: int | None) -> str:
 def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed, longest: int | None) -> Iterator[Line]:
     kernels = [row for row in rows if isinstance(row, KernelRecord)]
     names = min(_LONGEST_NAME, max((len(k.name) for k in kernels), default=0))
-    places = min(40, max((len(_location(k, cwd)) for k in kernels), default=0))
+    files = {file: _file(file, cwd) for file in {k.source[0].file for k in kernels if k.source}}
+    located = [_location(k, files) for k in kernels]
+    places = min(40, max(map(len, located), default=0))
+    each = iter(located)
     graph: GraphRecord | None = None
     for row in rows:
         if isinstance(row, GraphRecord):
@@ -374,7 +377,7 @@ def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed, lo
             graph = row
             yield Line(f"  graph {clean(row.label)}: {count(len(row.kernels), 'kernel')}{seconds}", "bold cyan")
         else:
-            place = f"{_location(row, cwd):<{places}}  {_code(row)}".rstrip()
+            place = f"{next(each):<{places}}  {_code(row)}".rstrip()
             ids = blamed.get((graph.id, graph.direction, row.nth)) if graph is not None else None
             mark = f"  <- {clean(', '.join(ids), 60)}" if ids else ""
             yield Line(
@@ -383,12 +386,16 @@ def _table(rows: list[GraphRecord | KernelRecord], cwd: str, blamed: _Blamed, lo
             )
 
 
-def _location(kernel: KernelRecord, cwd: str) -> str:
+def _file(file: str, cwd: str) -> str:
     """Paths below the folder that the program ran in are shown from there, as the user types them."""
+    return clean(shown_file(_from_folder(file, cwd)))
+
+
+def _location(kernel: KernelRecord, files: Mapping[str, str]) -> str:
     if not kernel.source:
         return f"({clean(', '.join(kernel.ops) or kernel.kind, 60)})"
     first = kernel.source[0]
-    return f"{clean(shown_file(_from_folder(first.file, cwd)))}:{first.line}"
+    return f"{files[first.file]}:{first.line}"
 
 
 def _from_folder(file: str, cwd: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from torchsan.recording.spent import COMPILE, spent
 from torchsan.records import Direction
 from torchsan.torch_internals.caches import CachedCode, CachedCompiles
 from torchsan.torch_internals.input_names import InputNames
@@ -131,12 +132,18 @@ def observe_compiles(
         from_cache()
         return original(*args, **kwargs)
 
+    @contextmanager
+    def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        with spent(COMPILE), original(*args, **kwargs) as given:
+            yield given
+
     patches = Patches(failed)
     if forget:
         _forget_compiled()
         patches.on_restore(_forget_compiled)
     try:
         names.attach(patches)
+        patches.wrap("torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks", compiling)
         patches.wrap("torch._inductor.compile_fx", "_compile_fx_inner", compile_)
         patches.wrap("torch._inductor.graph", "GraphLowering._compile_to_module", compile_to_module)
         if missing("cache"):

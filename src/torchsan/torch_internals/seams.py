@@ -257,6 +257,11 @@ _TABLE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "TangentAOTInput.output",
         },
     ),
+    (
+        "cost",
+        "tell how long compiling takes",
+        {"torch._dynamo.callback": "CompilationCallbackHandler.install_callbacks(self, trigger, compile_id)"},
+    ),
     ("ops", "compare an operator with its decomposition", {"torch._inductor.decomposition": "select_decomp_table()"}),
 )
 """Who needs something, what for, and the names by module: functions with parameters, separated by semicolons."""

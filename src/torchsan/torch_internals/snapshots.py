@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torchsan.recording.spent import spent
 from torchsan.records import Stage
 from torchsan.torch_internals.operators import overload_of
 from torchsan.torch_internals.patches import Patches
@@ -68,6 +69,17 @@ class Trail:
         A graph that takes other inputs is left out: it cannot be run in the place of the others. So is one whose nodes
         are not in order, as passes leave them for a later one to sort: it cannot be run at all.
         """
+        with spent("stages"):
+            self._see(module, stage, pass_, patterns, first)
+
+    def _see(
+        self,
+        module: torch.fx.GraphModule,
+        stage: Stage,
+        pass_: str | None,
+        patterns: tuple[str, ...],
+        first: bool,
+    ) -> None:
         if not _in_order(module.graph):
             return
         fingerprint = _fingerprint(module)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import FindingsError
 from torchsan.options import NEVER, Calls, calls_until, selects_call
 from torchsan.recording.flight import CHECKING, NOTHING, RUNNING
+from torchsan.recording.spent import spent
 from torchsan.records import CallCount, CallTimes, GraphRef, LaunchTime
 from torchsan.torch_internals.wrapper import Launch, Return
+from torchsan.watch.forecast import CallOutlook, Outlook
 from torchsan.watch.observer import CallWatch, CompiledProgram, Observer, Values
 from torchsan.watch.pace import MOST_KINDS, Pace
 
@@ -144,9 +146,10 @@ class ProbedProgram:
         quiet = 0 if first else self._quiet(known, call)
         start = time.perf_counter()
         if not quiet:
-            watches = [(o.name, w) for o in observers if (w := self._open(o, 0 if first else call)) is not None]
+            call = 0 if first else call
+            watches = [(o.name, w) for o in observers if (w := self._open(o, call)) is not None]
             if watches:
-                result = self._watched(args, watches, number)
+                result = self._watched(args, watches, number, later=call > 0)
                 if sampled:
                     self._pace.spent(time.perf_counter() - start)
                 return result
@@ -184,9 +187,9 @@ class ProbedProgram:
             observer.called(self._program, calls)
         return self._total
 
-    def _watched(self, args: list[Any], watches: list[tuple[str, CallWatch]], number: int) -> Any:
+    def _watched(self, args: list[Any], watches: list[tuple[str, CallWatch]], number: int, *, later: bool) -> Any:
         mark = None if self._flight is None else self._flight.of_call(self._program.ref, number)
-        running = ProbedCall(self._program, "call", self._probed, watches, self._failed, mark)
+        running = ProbedCall(self._program, "call", self._probed, watches, self._failed, mark, later=later)
         with _numbered(self._program.ref, number):
             try:
                 result = running.run(self._original, args)
@@ -201,7 +204,8 @@ class ProbedProgram:
 
     def _open(self, observer: Observer, call: int) -> CallWatch | None:
         try:
-            return observer.watch(self._program, call)
+            with spent(observer.name, later=call > 0):
+                return observer.watch(self._program, call)
         except Exception as e:  # a check that fails ends the check, never the user's job
             log.debug("%s failed", observer.name, exc_info=True)
             self._failed(self._program, observer.name, e)
@@ -220,8 +224,8 @@ class ProbedCall:
     """One function of the program, running. The methods are what the probes call."""
 
     __slots__ = (
-        *("_failed", "_function", "_heard", "_launched", "_launches", "_mark", "_only", "_probed", "_program"),
-        *("_steps", "_watches"),
+        *("_at", "_failed", "_function", "_heard", "_later", "_launched", "_launches", "_mark", "_only", "_probed"),
+        *("_program", "_ref", "_steps", "_watches"),
     )
 
     def __init__(
@@ -232,8 +236,14 @@ class ProbedCall:
         watches: list[tuple[str, CallWatch]],
         failed: Failed,
         mark: Callable[[int, int], None] | None = None,
+        *,
+        later: bool = False,
     ) -> None:
-        """`mark` is told what is done, running or checking, and of which launch."""
+        """`mark` is told what is done, running or checking, and of which launch; `later` is no first call."""
+        self._ref = program.ref
+        self._at: int | None = None
+        """The launch that is looked at."""
+        self._later = later
         self._program = program
         self._function = function
         self._mark = mark
@@ -277,6 +287,7 @@ class ProbedCall:
         if self._only is not None and nth not in self._only:
             return
         launch = self._launches[nth]
+        self._at = nth
         self.mark(CHECKING, nth)
         self.tell("before", self._function, launch, dict(zip(launch.operands, operands, strict=True)))
         self.mark(RUNNING, nth)
@@ -292,6 +303,7 @@ class ProbedCall:
         self.tell("repeatable", self._function, launch, again)
         names = dict.fromkeys([*launch.operands, *launch.writes])
         self.tell("after", self._function, launch, dict(zip(names, values, strict=True)))
+        self._at = None
         if self._only is not None:  # What runs next is none of those that are marked.
             self.mark(NOTHING)
 
@@ -309,7 +321,8 @@ class ProbedCall:
             replaced = RuntimeError("it was replaced, as CUDA graphs do, and ran unobserved")
             self._failed(self._program, function, replaced)
             return original(args)
-        call = ProbedCall(self._program, function, self._probed, self._watches, self._failed, self._mark)
+        probed, mark = self._probed, self._mark
+        call = ProbedCall(self._program, function, probed, self._watches, self._failed, mark, later=self._later)
         return call.run(original, args)
 
     def mark(self, doing: int, nth: int = 0) -> None:
@@ -326,7 +339,8 @@ class ProbedCall:
         if not _listens(entry[1], method):
             return None
         try:
-            return getattr(entry[1], method)(*args)
+            with spent(entry[0], self._ref, self._at, later=self._later):
+                return getattr(entry[1], method)(*args)
         except FindingsError:
             raise
         except Exception as e:  # a check that fails ends the check, never the user's job
@@ -355,6 +369,7 @@ class Timer(Observer):
         self._seen: Counter[GraphRef] = Counter()
         self._replaced: Counter[GraphRef] = Counter()
         self._looked: Counter[GraphRef] = Counter()
+        self._outlook = Outlook(lambda f: writer.event("forecast", f), calls) if checked else None
 
     def called(self, program: CompiledProgram, calls: int) -> None:
         ref = program.ref
@@ -373,7 +388,9 @@ class Timer(Observer):
             return None
         self._looked[program.ref] += self._checked
         self._record(program.ref)
-        return _TimedCall(self._writer, program, call)
+        launches = sum(1 for _ in program.model.functions["call"].launches())
+        outlook = CallOutlook(self._outlook, program.ref, call, launches) if self._outlook is not None else None
+        return _TimedCall(self._writer, program, call, outlook)
 
     def quiet(self, program: CompiledProgram, call: int) -> int:
         return calls_until(self._timed, call)
@@ -408,7 +425,8 @@ class _Sum:
 
 
 class _TimedCall(CallWatch):
-    def __init__(self, writer: Recorder, program: CompiledProgram, call: int) -> None:
+    def __init__(self, writer: Recorder, program: CompiledProgram, call: int, outlook: CallOutlook | None) -> None:
+        self._outlook = outlook
         self._writer = writer
         self._ref = program.ref
         self._call = call
@@ -418,11 +436,15 @@ class _TimedCall(CallWatch):
         total = self._sums.setdefault(launch.nth, _Sum())
         total.launches += 1
         total.seconds += seconds
+        if self._outlook is not None:
+            self._outlook.launched(seconds)
 
     def after(self, function: str, launch: Launch, values: Values) -> None:
         total = self._sums[launch.nth]
         total.read += sum(_bytes(values[name]) for name in launch.reads)
         total.written += sum(_bytes(values[name]) for name in launch.writes)
+        if self._outlook is not None:
+            self._outlook.checked()
 
     def close(self, error: BaseException | None) -> None:
         launches = tuple(
@@ -431,6 +453,8 @@ class _TimedCall(CallWatch):
         )
         times = CallTimes(graph=self._ref.id, direction=self._ref.direction, call=self._call, launches=launches)
         self._writer.event("times", {"times": times})
+        if self._outlook is not None and error is None:
+            self._outlook.over()
 
 
 def _bytes(value: Any) -> int:

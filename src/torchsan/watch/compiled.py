@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchsan.errors import in_one_line
 from torchsan.graphs.nodes import graph_nodes, operator_name, source_lines
 from torchsan.graphs.printed import print_graph
+from torchsan.recording.spent import OWN, spent
 from torchsan.records import Direction, GraphId, GraphRecord, KernelKind, KernelRecord
 from torchsan.torch_internals import Buffer, Compile, LoweredGraph, observe_compiles
 from torchsan.torch_internals.patches import missing
@@ -30,6 +31,8 @@ from torchsan.watch.provenance import buffers_of_launches
 from torchsan.watch.requests import Requests
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from torchsan.recording import Recorder
     from torchsan.torch_internals.caches import CachedCode
     from torchsan.torch_internals.compile_stages import CompileStages
@@ -124,6 +127,10 @@ class Programs:
         )
 
     def _compiled(self, compile_: Compile) -> None:
+        with spent(OWN):
+            self._observe(compile_)
+
+    def _observe(self, compile_: Compile) -> None:
         key = compile_.key if compile_.key is not None else object()  # What has no key belongs to nothing else.
         with self._lock:
             if key not in self._ids:
@@ -170,7 +177,8 @@ class Programs:
     def _show(self, observer: Observer, program: CompiledProgram) -> bool:
         """Show a program to an observer; one that fails on it does not see its calls, and the others do."""
         try:
-            observer.compiled(program)
+            with spent(observer.name, program.ref):
+                observer.compiled(program)
         except Exception as e:
             log.debug("%s failed", observer.name, exc_info=True)
             self._watch_failed(program, observer.name, e)
@@ -185,8 +193,9 @@ class Programs:
         graphs: dict[str, LoweredGraph],
         computes: dict[int, tuple[Buffer, ...]],
     ) -> GraphRecord:
+        nodes = {name: {n.name: n for n in graph.module.graph.nodes} for name, graph in graphs.items()}
         kernels = [
-            kernel_record(launch, graphs.get(name), computes.get(launch.nth, ()))
+            kernel_record(launch, nodes.get(name, {}), computes.get(launch.nth, ()))
             for name, function in model.functions.items()
             for launch in function.launches()
         ]
@@ -247,7 +256,8 @@ class Programs:
             action()
         for observer in self._observers:
             try:
-                observer.close()
+                with spent(observer.name):
+                    observer.close()
             except Exception as e:  # the others are closed all the same
                 log.debug("%s failed to close", observer.name, exc_info=True)
                 not_checked(self._writer, observer.name, f"torchsan failed: {in_one_line(e)}")
@@ -271,12 +281,11 @@ def live_buffers(model: Program) -> Iterator[str]:
                         yield part
 
 
-def kernel_record(launch: Launch, graph: LoweredGraph | None, buffers: tuple[Buffer, ...]) -> KernelRecord:
-    """What a launch computes, and from which lines of source."""
-    by_name = {n.name: n for n in graph.module.graph.nodes} if graph is not None else {}
+def kernel_record(launch: Launch, by_name: Mapping[str, torch.fx.Node], buffers: tuple[Buffer, ...]) -> KernelRecord:
+    """What a launch computes of the nodes of its graph, and from which lines of source."""
     names = dict.fromkeys(o for b in buffers for o in (*([b.node] if b.node else []), *b.origins))
     # In the order of the graph, which is the order of the user's program.
-    nodes = [node for name, node in by_name.items() if name in names]
+    nodes = sorted(by_name[name] for name in names if name in by_name)
     own = {b.node for b in buffers}
     # A library routine computes its own node: the others are what was fused into the buffers that it reads.
     first = nodes if launch.kind is KernelKind.FUSED else sorted(nodes, key=lambda n: n.name not in own)

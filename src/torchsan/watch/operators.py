@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchsan.errors import FindingsError
+from torchsan.recording.spent import charge, spent
 from torchsan.torch_internals.patches import Patches, missing
 from torchsan.watch.pace import MOST_KINDS, Pace
 
@@ -158,6 +159,8 @@ class Instrument:
 
     def detach(self) -> None:
         """See nothing more, also on threads that still run."""
+        if self._calls is not None:
+            charge(self._calls.count * _SECONDS, self._observer.name)
         self._handler = None
         modes, self._modes = self._modes, {}
         for mode in modes.values():
@@ -235,11 +238,12 @@ class Instrument:
             return run(), True
         before: Any = _NEW
         remember: Remember = True
-        with self._reporting(call), looking():
+        name = self._observer.name
+        with self._reporting(call), looking(), spent(name):
             before = self._observer.before(call)
         result = run()
         if before is not _NEW:
-            with self._reporting(call), looking():
+            with self._reporting(call), looking(), spent(name):
                 remember = self._observer.after(call, before, result)
         return result, remember
 

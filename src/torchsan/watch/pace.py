@@ -49,18 +49,23 @@ class Attention:
         self._powers = powers
         self.count = 0
         """How many calls there were."""
+        self.later = False
+        """Whether the call that is checked is one of the first ones, and like one before it."""
         self._seen: set[Hashable] = set()
 
     def wants(self, look: Callable[[], Hashable]) -> bool:
         """Whether to check this call; `look` tells what it looks like."""
         number, self.count = self.count, self.count + 1
         kind = look()
+        self.later = False
         new = kind not in self._seen
         if new and len(self._seen) < MOST_KINDS:
             self._seen.add(kind)
             return True
         power = self._powers and number >= 16 and number & (number - 1) == 0
-        return selects_call(self._calls, number) or power or (new and self._pace.allows())
+        selected = selects_call(self._calls, number)
+        self.later = selected and not new
+        return selected or power or (new and self._pace.allows())
 
     def checked(self, seconds: float) -> None:
         """To check a call took so long."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -39,18 +42,20 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     Memory that only a Triton kernel of the user's own fills (`torch.empty`) is no step of the schedule.
     """
     launches = function.launches()
+    known = _Names(function)
+    writers = _Writers(launches)
     result: dict[int, list[Buffer]] = {launch.nth: [] for launch in launches}
     position = 0
     overwritten: set[tuple[int, str]] = set()
     removed: list[Buffer] = []
     for buffer in buffers:
-        names, unpacked = _names_of(buffer.storage, function)
+        unpacked = known.is_unpacked(buffer.storage)
         # Results may be unpacked long after the launch that gave them.
         start = 0 if unpacked else position
-        found = _first_writer(names, launches, start, extern=buffer.extern)
+        found = writers.first(known.of(buffer.storage), start, extern=buffer.extern)
         while found is not None and buffer.extern and (found, buffer.storage) in overwritten:
             # A Triton kernel of the user's own overwrites a storage once; this is the next one that does.
-            found = _first_writer(names, launches, found + 1, extern=True)
+            found = writers.first(known.of(buffer.storage), found + 1, extern=True)
         if found is not None and unpacked:
             result[launches[found].nth].append(buffer)
         elif found is not None and launches[found].users_own:
@@ -69,12 +74,38 @@ def buffers_of_launches(buffers: Iterable[Buffer], function: Function) -> dict[i
     return {nth: tuple(found) for nth, found in result.items()}
 
 
-def _first_writer(names: set[str], launches: tuple[Launch, ...], start: int, *, extern: bool) -> int | None:
-    writers = [i for i in range(start, len(launches)) if names & set(launches[i].writes)]
-    # An operator does not run inside a fused kernel; a Triton kernel of the user's own is an operator to Inductor.
-    generated = [i for i in writers if launches[i].kind is KernelKind.FUSED and not launches[i].users_own]
-    fitting = [i for i in writers if (i in generated) != extern]
-    return next(iter(fitting or writers), None)
+class _Writers:
+    """The launches that write each variable."""
+
+    def __init__(self, launches: tuple[Launch, ...]) -> None:
+        self._launches = launches
+        self._of: dict[str, list[int]] = defaultdict(list)
+        for i, launch in enumerate(launches):
+            for name in dict.fromkeys(launch.writes):
+                self._of[name].append(i)
+
+    def first(self, names: Iterable[tuple[int, str]], start: int, *, extern: bool) -> int | None:
+        """The first launch from `start` on that writes one of the variables, if need be of the wrong kind.
+
+        Each variable comes with the line that made it; no launch before that writes it.
+        """
+        found, other = len(self._launches), len(self._launches)
+        for line, name in names:
+            if found < len(self._launches) and line > self._launches[found].line:
+                break
+            writers = self._of.get(name, [])
+            for i in writers[bisect_left(writers, start) :]:
+                # An operator does not run inside a fused kernel; a Triton kernel of the user's own is an operator to
+                # Inductor.
+                if self._is_generated(i) != extern:
+                    found = min(found, i)
+                    break
+                other = min(other, i)
+        first = found if found < len(self._launches) else other
+        return first if first < len(self._launches) else None
+
+    def _is_generated(self, i: int) -> bool:
+        return self._launches[i].kind is KernelKind.FUSED and not self._launches[i].users_own
 
 
 def settled_nodes(function: Function, computes: Mapping[int, tuple[Buffer, ...]]) -> dict[int, dict[str, str]]:
@@ -107,17 +138,37 @@ def _items(function: Function) -> dict[str, str]:
     return {s.name: f"{s.source}[{s.item}]" if s.item is not None else s.source for s in aliases}
 
 
-def _names_of(storage: str, function: Function) -> tuple[set[str], bool]:
-    """The names under which a launch may write a storage: its own, those it is handed on to, what it is unpacked from.
+class _Names:
+    """The names under which a launch may write a storage: found once, since a program has as many as it has steps."""
 
-    And whether it is unpacked from something.
-    """
-    aliases = [s for s in function.walk() if isinstance(s, Alias)]
-    items = {alias.source for alias in aliases if not alias.reused and alias.name == storage}
-    if items:
-        return {storage, *items}, True
-    names = {storage}
-    for alias in aliases:
-        if alias.source in names:
-            names.add(alias.name)
-    return names, False
+    def __init__(self, function: Function) -> None:
+        self._handed: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        """Where each variable is handed on, and to what, in the order of the program."""
+        self._unpacked: dict[str, set[str]] = defaultdict(set)
+        """What each variable is unpacked from."""
+        for place, alias in enumerate(s for s in function.walk() if isinstance(s, Alias)):
+            self._handed[alias.source].append((place, alias.line, alias.name))
+            if not alias.reused:
+                self._unpacked[alias.name].add(alias.source)
+
+    def is_unpacked(self, storage: str) -> bool:
+        """Whether it is one of several results of a launch."""
+        return storage in self._unpacked
+
+    def of(self, storage: str) -> Iterator[tuple[int, str]]:
+        """Its own name, what it is unpacked from or else those it is handed on to, with the lines that made them."""
+        yield 0, storage
+        if storage in self._unpacked:
+            yield from ((0, name) for name in self._unpacked[storage])
+            return
+        # Memory that is used again and again has as many names as the program has steps: the first ones mostly do.
+        names, steps = {storage}, list(self._handed.get(storage, ()))
+        heapify(steps)
+        while steps:
+            place, line, name = heappop(steps)
+            if name not in names:
+                names.add(name)
+                yield line, name
+                for step in self._handed.get(name, ()):
+                    if step[0] > place:
+                        heappush(steps, step)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchsan.errors import FindingsError, in_one_line
+from torchsan.recording.spent import spent
 from torchsan.reference.calls import RepeatableCall, Results
 from torchsan.torch_internals.compile_stages import backward_is_traced
 from torchsan.torch_internals.operators import outside_modes
@@ -31,7 +32,11 @@ _VIEWS = 3
 class Backward:
     """The backward of one call. Made before the call, because the call may change which graph an input is part of."""
 
-    def __init__(self, call: RepeatableCall, args: tuple[Any, ...], skipped: Callable[[str], None]) -> None:
+    def __init__(
+        self, call: RepeatableCall, args: tuple[Any, ...], skipped: Callable[[str], None], stretch: spent
+    ) -> None:
+        """`stretch` is what the time that it takes to judge the gradients is charged to."""
+        self._stretch = stretch
         self._call = call
         self._skipped = skipped
         self._before = [
@@ -72,7 +77,7 @@ class Backward:
             if waiting:
                 waiting.clear()
                 handle.remove()
-                with outside_modes():
+                with outside_modes(), self._stretch:
                     self._check(grad_inputs, grad_outputs, compiled, judge)
 
         handle = node.register_hook(computed)

@@ -19,6 +19,7 @@ from torchsan.checks.stages.twin_findings import Answers, apart, unlike
 from torchsan.errors import FindingsError, in_one_line
 from torchsan.graphs.nodes import names_of
 from torchsan.options import Calls
+from torchsan.recording.spent import charged, spent
 from torchsan.records import Finding, Severity, Stage
 from torchsan.reference.arithmetic import Unavailable
 from torchsan.reference.isolation import obstacle
@@ -139,7 +140,9 @@ class FunctionWatch:
         self._referee.skipped(f"the Python of {self._name}", reason)
 
     def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        begun = self._begin(args, kwargs)
+        later = self.attention.later
+        with spent("stages", later=later):
+            begun = self._begin(args, kwargs)
         if begun is None:
             return self._compiled(*args, **kwargs)
         call, twin = begun
@@ -153,7 +156,8 @@ class FunctionWatch:
             twin.close()
             raise
         try:
-            self._judge(call, twin, result, replace(known, ran=self._referee.call.captured.graphs()))
+            with spent("stages", later=later):
+                self._judge(call, twin, result, replace(known, ran=self._referee.call.captured.graphs()))
         except FindingsError:
             raise
         except TwinFailed as e:
@@ -216,7 +220,8 @@ class FunctionWatch:
             twin.close()
             return
         leaves = {name: weakref.ref(leaf) for name, leaf in call.region.leaves.items()}
-        pending = partial(self._gradients, twin, known, statements, leaves)
+        judge = partial(self._gradients, twin, known, statements, leaves)
+        pending = charged("stages", judge, later=self.attention.later)
         self._referee.pend(twin)
         self._referee.call.eager_gradients.await_for(twin)
         reason = call.region.follow(outputs, pending)

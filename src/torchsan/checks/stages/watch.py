@@ -37,6 +37,7 @@ from torchsan.checks.stages.refusals import no_result, refusal_finding
 from torchsan.checks.stages.storages import Reordered
 from torchsan.errors import FindingsError, in_one_line
 from torchsan.recording.flight import Flight
+from torchsan.recording.spent import spent
 from torchsan.records import Direction, Finding, Given, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import RepeatableCall, Results, fingerprint, unsupported
@@ -120,7 +121,10 @@ class StagesWatch:
         wanted = self.attention.wants(partial(_look, args))
         looked = time.perf_counter()
         refused: list[tuple[Search, Exception]] = []
-        call = self._prepared(args, number, refused) if wanted else None
+        call = None
+        if wanted:
+            with self._spent():
+                call = self._prepared(args, number, refused)
         outputs = compiled(*args) if call is None else self._observed(args, call)
         self._call.captured.ran(self._stages, args, outputs)
         for search, error in refused:
@@ -138,7 +142,7 @@ class StagesWatch:
         search, backward = call
         outputs = compiled(*args)
         try:
-            with outside_modes(), self._marked(search.call.number):
+            with outside_modes(), self._spent(), self._marked(search.call.number):
                 with torch.no_grad():
                     self._judge(search.call.results(outputs, args), search, last=backward is None)
                 if backward is not None and not self._wrong:
@@ -151,6 +155,9 @@ class StagesWatch:
             log.debug("stages check failed", exc_info=True)
             self.skipped(f"torchsan failed: {in_one_line(e)}")
         return outputs
+
+    def _spent(self) -> spent:
+        return spent("stages", next(iter(self._refs.values()), None), later=self.attention.later)
 
     def _marked(self, number: int) -> AbstractContextManager[None]:
         """Notes that the graph is run, for when that kills the process."""
@@ -182,7 +189,7 @@ class StagesWatch:
                 if (error := search.refusal) is not None:  # Before the program goes on and changes what it reads.
                     refused.append((search, error))
                     raise error
-            return search, Backward(call, args, self.skipped) if call.circumstances.grad else None
+            return search, Backward(call, args, self.skipped, self._spent()) if call.circumstances.grad else None
         except Exception as e:  # what cannot be run again cannot be checked
             log.debug("cannot run Dynamo's graph", exc_info=True)
             # A kernel of the user's own is nobody's but theirs: that it was not run must not read as clean.

@@ -117,6 +117,7 @@ class _Planner:
         self._items = {
             s.name: s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results
         }
+        self._results = {s.source for s in self._items.values()}
 
     def _last_writers(self) -> dict[str, int]:
         """The launch after which a storage is settled."""
@@ -194,8 +195,7 @@ class _Planner:
         for target in settled:
             if target.variable == target.buffer:
                 self._holds[target.variable] = Held(nodes=(target.node, *target.also), variable=target.variable)
-        results = {s.source for s in self._items.values()}
-        keep = tuple(n for n in launch.writes if n not in self._holds and n not in results)
+        keep = tuple(n for n in launch.writes if n not in self._holds and n not in self._results)
         self._kept.update({n: n for n in keep})
         return keep
 

@@ -211,7 +211,8 @@ class Liveness:
     """Answers for one function. Loops are taken as read once: a variable that only the next round reads is not live."""
 
     def __init__(self, function: Function) -> None:
-        self._launches = function.launches()
+        self._launches = sorted(function.launches(), key=lambda launch: launch.line)
+        self._lines = [launch.line for launch in self._launches]
         self._reused = {s.source: s for s in function.walk() if isinstance(s, Alias) and s.reused}
         handed_on = {(s.line, s.source) for s in self._reused.values()}
         self._reads: dict[str, list[int]] = {}
@@ -240,7 +241,7 @@ class Liveness:
 
     def _read_in_place(self, alias: Alias) -> bool:
         """Memory that is handed on holds its old value only for the first kernel that gets it."""
-        for launch in self._launches:
-            if launch.line > alias.line and alias.name in launch.operands:
+        for launch in self._launches[bisect_right(self._lines, alias.line) :]:
+            if alias.name in launch.operands:
                 return alias.name in launch.reads
         return self.read_after(alias.name, alias.line)
