@@ -50,6 +50,18 @@ def test_programs_that_break_alike_are_one_find() -> None:
     assert not finds["hung"].counts
 
 
+def test_two_operators_whose_metadata_fail_are_two_finds() -> None:
+    said = (
+        "TorchRuntimeError: RuntimeError when making fake tensor call\n  Why: {}(*(x,), **{{}}): got {}('no\\nmore')\n"
+    )
+    failed = [
+        result(name, outcome=Outcome.FAILED, output=said.format(name, error))
+        for name, error in (("cov", "RuntimeError"), ("pool", "ValueError"))
+    ]
+    messages = sorted(find.message for find in finds_of(failed))
+    assert [m.rpartition(": ")[2] for m in messages] == ["got RuntimeError('no", "got ValueError('no"]
+
+
 def test_what_is_in_the_baseline_does_not_count(tmp_path: Path) -> None:
     old, new = result("old", finding("aten.old.default")), result("new", finding("aten.new.default"))
     file = tmp_path / "baseline.json"

@@ -115,6 +115,8 @@ def _said(result: Result) -> str:
     lines = [line.strip() for line in result.output.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Failed|Unsupported)\b", line)]
     last = errors[-1] if errors else (lines[-1] if lines else "")
+    if got := re.search(r"\): (got \w+\(.*)", result.output):  # So Dynamo tells what an operator's metadata raised.
+        last = got[1].partition("\\n")[0]
     match result.outcome:
         case Outcome.HUNG:
             how = "does not end in time"
