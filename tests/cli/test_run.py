@@ -196,7 +196,7 @@ def test_what_was_compiled_before_the_end_is_reported(cli: Run, how: str, status
     assert report["coverage"]["kernels"] >= 1
     assert report["findings"] == []
     assert report["status"] == "incomplete"
-    died_in = [(x["kernel"], x["call"], x["checking"], x["source"][-1]["line"]) for x in report["in_flight"]]
+    died_in = [(x["kernel"], x["call"], x["checking"], x["source"][0]["line"]) for x in report["in_flight"]]
     assert died_in == ([("torch.ops.mine.die_of_many.default", 1, False, 12)] if how == "crash" else [])
     assert ("it was running torch.ops.mine.die_of_many.default" in done.stderr) == (how == "crash")
 
