@@ -47,6 +47,8 @@ def test_a_session_and_its_findings_show_themselves_and_nothing_in_them_is_marku
     assert "model.py:12  x = self.act(x)" in shown
     assert "too &lt;large&gt;" in shown
     assert "<script" not in shown
+    follows = finding(id="F2", evidence={"follows": "F1"})
+    assert "F2 follows from F1: error: wrong-values" in follows._repr_html_()
     assert "1 error; 2 kernels in 1 graph, 0 of 2 buffers checked" in repr(run)
 
 

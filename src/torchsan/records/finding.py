@@ -119,10 +119,13 @@ class Finding:
         lines += [str(line) for line in text[:20]] if isinstance(text, list) else []
         lines += [f"{name} {value}" for name, value in (("kernel", self.kernel), ("pass", self.pass_)) if value]
         colour = {Severity.ERROR: "#c0392b", Severity.WARNING: "#b7791f", Severity.NOTE: "#2b6cb0"}[self.severity]
-        head = html.escape(f"{self.id or 'F?'}: {self.severity}: {self.kind}")
+        cause = self.evidence.get("follows")
+        name = f"{self.id or 'F?'} follows from {cause}" if cause else self.id or "F?"
+        head = html.escape(f"{name}: {self.severity}: {self.kind}")
         return (
             f'<div style="border-left: 4px solid {colour}; padding-left: 8px; margin: 6px 0"><b>{head}</b>'
-            f"<br>{html.escape(self.message[:2000])}<pre>{html.escape(chr(10).join(lines)[:4000])}</pre></div>"
+            f"<br>{html.escape(self.message[:2000])}"
+            f'<pre style="white-space: pre-wrap">{html.escape(chr(10).join(lines)[:4000])}</pre></div>'
         )
 
 
