@@ -30,6 +30,12 @@ def test_the_verdict_a_table_and_the_findings(tmp_path: Path) -> None:
     assert "at model.py:12" in text
 
 
+def test_what_follows_from_a_finding_stands_below_it(tmp_path: Path) -> None:
+    text = rendered(tmp_path / "run", finding(), finding(buffer="buf9", evidence={"follows": "F1"}))
+    assert "| F2 |" not in text
+    assert "F2 follows from F1" in text
+
+
 def test_what_is_suppressed_is_listed_with_its_reason(tmp_path: Path) -> None:
     known = Options(suppress=(Suppression(kernel="*", reason="reported upstream"),))
     text = rendered(tmp_path / "run", finding(), options=known)

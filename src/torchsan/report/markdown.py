@@ -9,7 +9,7 @@ from itertools import groupby
 from torchsan.recording import Reader
 from torchsan.records import Finding
 from torchsan.report.exporter import Exporter
-from torchsan.report.findings import clean, finding_lines, severities_text, shown_file
+from torchsan.report.findings import clean, finding_lines, severities_text, shown_file, with_consequences
 from torchsan.report.terminal import verdict_text
 from torchsan.report.verdict import counting, suppressed_by, verdict
 
@@ -46,15 +46,16 @@ def _lines(recording: Reader) -> Iterator[str]:
     yield ""
     yield "| finding | severity | kind | where | what |"
     yield "| --- | --- | --- | --- | --- |"
-    for finding in findings[:_FINDINGS]:
+    grouped = with_consequences(findings)
+    for finding, _ in grouped[:_FINDINGS]:
         cells = (finding.id, finding.severity, finding.kind, _where(finding))
         yield f"| {' | '.join(_as_cell(as_text(cell, 300)) for cell in cells)} | {_as_cell(_what(finding))} |"
-    for finding in findings[:_FINDINGS]:
-        text = "\n".join(line.text for line in finding_lines(finding))
+    for finding, consequences in grouped[:_FINDINGS]:
+        text = "\n".join(line.text for line in finding_lines(finding, consequences=consequences))
         yield f"\n<details><summary>{finding.id}: {finding.kind}</summary>\n"
         yield f"{fenced('text', text)}\n\n</details>"
-    if len(findings) > _FINDINGS:
-        yield f"\n… and {len(findings) - _FINDINGS} more ({severities_text(findings)} in all)."
+    if len(grouped) > _FINDINGS:
+        yield f"\n… and {len(grouped) - _FINDINGS} more ({severities_text(findings)} in all)."
 
 
 def _what(finding: Finding) -> str:
