@@ -15,6 +15,7 @@ from typing import TextIO
 from torchsan.errors import UsageError
 from torchsan.recording import Reader
 from torchsan.records import Coverage, Finding, GapKind, GraphRecord, KernelRecord, MemoryCall, Severity, decode
+from torchsan.records.suppression import Suppression
 from torchsan.records.tensor import in_bytes
 from torchsan.report.findings import (
     Line,
@@ -132,10 +133,7 @@ def _findings(
     known = {f.id: suppressed_by(recording, f) for f in recording.findings()}
     findings = [f for f in recording.findings() if notes or (f.severity is not Severity.NOTE and not known[f.id])]
     began = began_at(recording.manifest)
-    # What counts must not stand below a cause that is suppressed.
-    apart = ([f for f in findings if (known[f.id] is None) is counts] for counts in (True, False))
-    order = {f.id: n for n, f in enumerate(findings)}
-    grouped = sorted((each for some in apart for each in with_consequences(some)), key=lambda each: order[each[0].id])
+    grouped = _grouped(findings, known)
     again = [each for f, more in grouped if shown.get(f.id) == f for each in (f, *more)]
     rest = [
         (f, [Line(""), *finding_lines(f, known[f.id], began=began, consequences=more)])
@@ -151,6 +149,13 @@ def _findings(
     others = [*again, *(f for f, _ in rest)]
     left = None if limit is None else limit - len(lines) - 1 - len(heading)
     return [*lines, Line(""), *heading, *_a_line_each(others, place, left)] if others else lines
+
+
+def _grouped(findings: list[Finding], known: Mapping[str, Suppression | None]) -> list[tuple[Finding, list[Finding]]]:
+    """Each finding with what follows from it. What counts must not stand below a cause that is suppressed."""
+    apart = ([f for f in findings if (known[f.id] is None) is counts] for counts in (True, False))
+    order = {f.id: n for n, f in enumerate(findings)}
+    return sorted((each for some in apart for each in with_consequences(some)), key=lambda each: order[each[0].id])
 
 
 def _whole(rest: list[tuple[Finding, list[Line]]], place: str, room: int | None) -> list[Line]:

@@ -104,11 +104,7 @@ def plan(program: CompiledProgram) -> MemoryPlan:
 
     return MemoryPlan(
         serial=next(_serials),
-        hashed={
-            nth: frozenset((name, n) for n in found)
-            for name, function in functions.items()
-            for nth, found in _hashed(function)
-        },
+        hashed=_all_hashed(functions),
         pools=names(lambda f: [s.pool for s in f.walk() if isinstance(s, Allocate) and s.pool is not None]),
         handed_over=names(_handed_over),
         unguarded=names(_written_by_users),
@@ -119,6 +115,11 @@ def plan(program: CompiledProgram) -> MemoryPlan:
         sources={key: line for name, graph in graphs.items() for key, line in _sources(name, graph)},
         kernels={k.nth: k for k in program.record.kernels},
     )
+
+
+def _all_hashed(functions: Mapping[str, Function]) -> dict[int, frozenset[Name]]:
+    found = ((name, nth, names) for name, function in functions.items() for nth, names in _hashed(function))
+    return {nth: frozenset((name, n) for n in names) for name, nth, names in found}
 
 
 def _left_empty(graph: LoweredGraph, empties: set[str]) -> list[str]:

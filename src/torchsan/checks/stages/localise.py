@@ -153,9 +153,7 @@ class Search:
     @property
     def _as_it_is(self) -> bool:
         """Whether it can be run in no arithmetic but its own, as where operators take functions."""
-        if self.reference.draws or self.exact is not None:
-            return False
-        return self._try(self._top, Arithmetic.EAGER) is None
+        return not self.reference.draws and self.exact is None and self._try(self._top, Arithmetic.EAGER) is None
 
     def _plain_culprit(self) -> Culprit | None:
         for graph in self._graphs:

@@ -1,4 +1,4 @@
-"""`--explain-cost`: where the time went, at the end of a run and from its recording."""
+"""`torchsan report` on the command line: where the time went, as at the end of the run."""
 
 from __future__ import annotations
 
