@@ -81,7 +81,7 @@ _WORDS = {
     Judged.ROUNDING: "same up to rounding",
     Judged.UNDECIDED: "undecided",
     Judged.FOLLOWS: "different because their inputs are",
-    Judged.DIFFERENT: "different by themselves",
+    Judged.DIFFERENT: "newly different",
 }
 
 

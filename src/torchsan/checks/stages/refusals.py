@@ -55,7 +55,7 @@ def refusal_finding(search: Search, error: str, backend: str, ref: Ref, kernel_o
     graph = ref(Direction.FORWARD)
     kernel = next((k for n in about if (k := kernel_of(graph, n.name)) is not None), None)
     fields: dict[str, Any] = {"stage": Stage.KERNEL, "severity": Severity.ERROR, "graph": graph, "kernel": kernel}
-    what = f"the code that {backend} made does something else than the graph that it was given"
+    what = f"the code that {backend} generated does something else than the graph that it was given"
     return difference_finding(what, [difference], about=about, **fields)
 
 

@@ -300,7 +300,7 @@ class StagesWatch:
         imprecise = differences[0].kind is Kind.PRECISION_LOSS
         cause = self._blamed()
         severity = Severity.WARNING if imprecise or cause else Severity.ERROR
-        what = f"the code that {self._stages.backend} made returns other values than the graph that it was given"
+        what = f"the code that {self._stages.backend} generated returns other values than the graph that it was given"
         about = search.computing(differences[0].name)
         fields: dict[str, Any] = {"stage": Stage.KERNEL, "graph": self._ref(direction)}
         flip = None if cause else self._flip() or self._flipped(actual, names, search, direction)
