@@ -153,7 +153,8 @@ class StagesCheck(Observer):
         from torchsan.checks.stages.referee import no_exhibit
 
         lost = [f for f in self._writer.findings if (f.kind, f.check) == (Kind.PRECISION_LOSS, Check.STAGES)]
-        if not any(_numbers(f) == _numbers(finding) for f in lost):
+        numbers = _numbers(finding)
+        if not any(numbers) or all(_numbers(f) != numbers for f in lost):
             self._collector.add((next(self._numbers), "python"), finding, no_exhibit)
 
     def _errors_of_later_stages(self) -> list[Finding]:
