@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.fx
 
-from torchsan.graphs.nodes import graph_nodes, names_of, operator_name, source_lines, why_unnamed
+from torchsan.graphs.nodes import graph_nodes, names_of, operator_name, source_lines, unnamed
 from torchsan.records import Direction, GraphId, GraphRef
 from torchsan.torch_internals import LoweredGraph
 
@@ -61,10 +61,10 @@ def test_a_finding_is_named_by_what_computes_its_nodes_and_by_the_nearest_line()
     assert (names["nodes"], names["ops"]) == (("getitem",), ("aten.sort.default",))
     assert [line.line for line in names["source"]] == [7]
     assert names_of([order], decomposed=True)["ops"] == ("aten.sort.default", "aten.argsort.default")
-    assert why_unnamed(names) is None
+    assert unnamed(names) == {}
     del y.meta["stack_trace"], y.meta["nn_module_stack"]
-    assert "no line of the program" in str(why_unnamed(names_of([order])))
-    assert "no graph" in str(why_unnamed(names_of([])))
+    assert "no line of the program" in unnamed(names_of([order]))["unnamed"]
+    assert "no graph" in unnamed(names_of([]))["unnamed"]
 
 
 def test_the_nodes_of_a_graph_share_their_lines() -> None:

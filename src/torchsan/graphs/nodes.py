@@ -55,13 +55,15 @@ def names_of(nodes: Sequence[torch.fx.Node], *, decomposed: bool = False) -> dic
     }
 
 
-def why_unnamed(names: Mapping[str, Any]) -> str | None:
-    """One line that says why a finding lacks names; None if it has nodes, operators and a line of the program."""
+def unnamed(names: Mapping[str, Any]) -> dict[str, str]:
+    """The evidence `unnamed`: one line on why a finding lacks nodes, operators or a line; empty if it has them all."""
     if not names["nodes"]:
-        return "no nodes: there is no graph between the program and this result that could be compared"
+        return {"unnamed": "no nodes: there is no graph between the program and this result that could be compared"}
     if not names["ops"]:
-        return "no operators: the nodes call plain Python functions"
-    return None if names["source"] else "no source: PyTorch noted no line of the program for these nodes"
+        return {"unnamed": "no operators: the nodes call plain Python functions"}
+    if not names["source"]:
+        return {"unnamed": "no source: PyTorch noted no line of the program for these nodes"}
+    return {}
 
 
 def _operators(node: torch.fx.Node, *, decomposed: bool) -> Iterator[str]:

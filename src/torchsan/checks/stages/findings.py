@@ -12,7 +12,7 @@ import torch.fx
 
 from torchsan.checks.stages.plan import StageGraph
 from torchsan.checks.values.findings import at_place, evidence_of, flip_evidence, flip_text
-from torchsan.graphs.nodes import names_of, why_unnamed
+from torchsan.graphs.nodes import names_of, unnamed
 from torchsan.records import Check, Finding, GraphRef, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
 from torchsan.reference.calls import Results
@@ -217,8 +217,7 @@ def flip_note(flip: Flip, name: str, differ: int, elements: int, kernel: str | N
     evidence: dict[str, Any] = {"flip": flip_evidence(flip, differ, elements, kernel)}
     text = flip_text(evidence["flip"])
     names = names_of([flip.node], decomposed=True)
-    if (why := why_unnamed(names)) is not None:
-        evidence["unnamed"] = why
+    evidence |= unnamed(names)
     message = f"{name} differs from eager in {differ} of {elements} elements, and rounding explains it: {text}"
     return Finding(
         kind=Kind.PRECISION_LOSS,
@@ -249,8 +248,7 @@ def difference_finding(
     message = f"{what}: {_what(first, evidence)}"
     names = names_of(about[:_MOST_NODES], decomposed=True)
     names |= {key: fields.pop(key) for key in names if key in fields}
-    if (why := why_unnamed(names)) is not None:
-        evidence["unnamed"] = why
+    evidence |= unnamed(names)
     evidence["text"] = list(_text(evidence))
     return Finding(kind=first.kind, check=Check.STAGES, message=message, evidence=evidence, **names, **fields)
 

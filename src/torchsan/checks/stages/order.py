@@ -11,7 +11,7 @@ import torch.fx
 
 from torchsan.checks.stages.effects import Effects, mutates
 from torchsan.checks.stages.storages import Comparison, Reordered
-from torchsan.graphs.nodes import operator_name, source_lines
+from torchsan.graphs.nodes import names_of, operator_name, source_lines, unnamed
 from torchsan.records import Check, Finding, Kind, Severity, SourceLine
 from torchsan.torch_internals.compile_stages import CompileStages
 from torchsan.torch_internals.snapshots import Snapshot, Trail
@@ -103,17 +103,22 @@ def order_finding(found: Finding, entries: Sequence[Reordered]) -> Finding:
         else Finding(kind=found.kind, severity=found.severity, check=found.check, message="")
     )
     step, results = _parts(found.message)
+    names: dict[str, Any] = {
+        "nodes": tuple(dict.fromkeys((*(n.name for n in nodes), *also.nodes))),
+        "ops": tuple(dict.fromkeys((*names_of(nodes)["ops"], *also.ops))),
+        "source": tuple(dict.fromkeys((*(line for n in nodes for line in _lines(n)), *also.source))),
+    }
     evidence = found.evidence | {
         "order": [_evidence(e) for e in entries],
         "text": [line for e in entries[:_MOST] for line in _text(e)],
     }
+    evidence.pop("unnamed", None)
+    evidence |= unnamed(names)
     return replace(
         found,
         kind=Kind.REORDERED_EFFECT,
         message=f"{step}: {_sentence(first)}" + (f"; {results}" if results else ""),
-        nodes=tuple(dict.fromkeys((*(n.name for n in nodes), *also.nodes))),
-        ops=tuple(dict.fromkeys((*(op for n in nodes if (op := operator_name(n)) is not None), *also.ops))),
-        source=tuple(dict.fromkeys((*(line for n in nodes for line in _lines(n)), *also.source))),
+        **names,
         kernel=first.kernels[0] if first.kernels else found.kernel,
         buffer=first.buffer or found.buffer,
         evidence=evidence,

@@ -12,7 +12,7 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
-from torchsan.graphs.nodes import names_of, operator_name, why_unnamed
+from torchsan.graphs.nodes import names_of, operator_name, unnamed
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
@@ -214,9 +214,9 @@ def _finding(
     evidence = {**evidence, "launch": launch.nth, **program.configuration(launch)}
     if "configuration" in evidence:
         evidence["text"] = [*evidence["text"], f"ran with {evidence['configuration']}"]
-    if (why := why_unnamed(names)) is not None:
-        evidence["unnamed"] = why
-        evidence["text"] = [*evidence["text"], why]
+    evidence |= unnamed(names)
+    if "unnamed" in evidence:
+        evidence["text"] = [*evidence["text"], evidence["unnamed"]]
     return Finding(check=Check.VALUES, graph=program.ref, kernel=launch.kernel, evidence=evidence, **names, **fields)
 
 
