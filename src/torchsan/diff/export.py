@@ -45,7 +45,7 @@ def as_html(diff: Diff) -> str:
     ]
     cells: list[tuple[str, ...]]
     if diff.values:
-        parts.append(section("Values that differ", table(Row._fields, rows(diff))))
+        parts.append(section("Values that differ", table(Row.headings(), rows(diff))))
     for title, found in (("Operators that differ", diff.operators), ("Kernels that differ", diff.kernels)):
         cells = [(each.graph, "\n".join(each.a), "\n".join(each.b)) for each in found]
         parts.append(section(title, table(("graph", "A", "B"), cells)) if cells else "")

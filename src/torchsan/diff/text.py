@@ -27,17 +27,22 @@ _NODES = 3
 
 
 class Row(NamedTuple):
-    """The differences of one value over all calls in which they were judged alike; the fields are the headings."""
+    """The differences of one value over all calls in which they were judged alike; its fields head the columns."""
 
     graph: str
     call: str
     value: str
-    judged: Judged
-    differ: str
+    verdict: str
+    elements: str
     largest: str
     relative: str
-    by: str
+    judged_from: str
     source: str
+
+    @classmethod
+    def headings(cls) -> tuple[str, ...]:
+        """The fields as words."""
+        return tuple(name.replace("_", " ") for name in cls._fields)
 
 
 def headline(diff: Diff) -> str:
@@ -166,16 +171,23 @@ def _row(group: list[ValueDiff]) -> Row:
         graph=first.a.graph or "probe",
         call=calls,
         value=first.name,
-        judged=first.judged,
-        differ=f"{comparison.mismatches} of {comparison.count}" if comparison is not None else "",
+        verdict=_VERDICTS[first.judged],
+        elements=f"{comparison.mismatches} of {comparison.count}" if comparison is not None else "",
         largest=f"{comparison.max_abs:.3g}" if comparison is not None and comparison.max_abs is not None else "",
         relative=f"{worst.spread:.1e}" if worst.spread is not None else "",
-        by=first.how.value,
+        judged_from=first.how.value,
         source=f"{source.file.rpartition('/')[2]}:{source.line}" if source is not None else "",
     )
 
 
 _ROWS = 20
+_VERDICTS = {  # in the order in which a short table keeps rows
+    Judged.DIFFERENT: "newly different",
+    Judged.UNDECIDED: "undecided",
+    Judged.FOLLOWS: "from its inputs",
+    Judged.ROUNDING: "rounding",
+    Judged.SAME: "same",
+}
 _CIRCUMSTANCES = 6
 _NOT_COMPARED = 4
 _STYLES = {
@@ -184,7 +196,6 @@ _STYLES = {
     Status.DIFFERENT: "bold red",
     Status.INCOMPLETE: "bold yellow",
 }
-_WEIGHT = {Judged.DIFFERENT: 0, Judged.UNDECIDED: 1, Judged.FOLLOWS: 2, Judged.ROUNDING: 3, Judged.SAME: 4}
 
 
 def diff_lines(diff: Diff, *, everything: bool = False, quiet: bool = False) -> Iterator[Line]:
@@ -242,9 +253,10 @@ def _table(diff: Diff, everything: bool) -> Iterator[Line]:
     found = rows(diff)
     if not found:
         return
-    shown = found if everything else sorted(found, key=lambda r: _WEIGHT[r.judged])[:_ROWS]
+    order = list(_VERDICTS.values())
+    shown = found if everything else sorted(found, key=lambda r: order.index(r.verdict))[:_ROWS]
     kept = {id(r) for r in shown}
-    cells = [Row._fields, *([clean(cell, 48) for cell in row] for row in found if id(row) in kept)]
+    cells = [Row.headings(), *([clean(cell, 48) for cell in row] for row in found if id(row) in kept)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield Line("")
     for n, row in enumerate(cells):
