@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch._inductor.codecache import PyCodeCache
 
-__all__ = ["LanguageModel", "Step", "model_and_tokens", "training"]
+from torchsan.watch.calls import ProbedProgram
+
+__all__ = ["LanguageModel", "Step", "model_and_tokens", "training", "unwatched"]
 
 Step = Callable[[], None]
 
@@ -52,3 +55,18 @@ def training(layers: int, *, eager: bool = False) -> Step:
     step()
     step()
     return step
+
+
+def unwatched(step: Step) -> Step:
+    """Return `step` with all programs that are compiled by now entered as they are without a session."""
+    entries = [m.call for m in PyCodeCache.modules if isinstance(getattr(m, "call", None), ProbedProgram)]
+    observers = [entry._observers for entry in entries]
+
+    def plain() -> None:
+        for entry in entries:
+            entry._observers = ()
+        step()
+        for entry, observing in zip(entries, observers, strict=True):
+            entry._observers = observing
+
+    return plain

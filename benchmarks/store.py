@@ -83,7 +83,7 @@ def _writes(folder: Path, tensor: torch.Tensor, rounds: int) -> Iterator[Row]:
     few = tensor[: 8 << 20].clone()
     writer = ContentStoreWriter(str(folder / "torch"))
     slow = few.nbytes / in_turns({"put": lambda: writer.write_tensor("x", few)}, 2)["put"] / 1e9
-    yield replace(_faster("put of new data", speed["new"], "`numpy.save`", speed["numpy"], 0.7), reason=_NEW_DATA)
+    yield replace(_faster("put of new data", speed["new"], "`numpy.save`", speed["numpy"], 0.95), reason=_NEW_DATA)
     yield _faster("put of known data", speed["known"], "plain BLAKE3", speed["blake3"], 0.8)
     yield _faster("put of new data", speed["new"], _WRITER, slow, 30)
     yield _faster("put of known data", speed["known"], _WRITER, slow, 30)
@@ -115,7 +115,8 @@ def _reads(folder: Path, tensor: torch.Tensor, rounds: int) -> Iterator[Row]:
         theirs=least["torch.load"] * 1e3,
         goal=10,
     )
-    yield _faster("read as by default, verified and not touched", speed["get"], "`numpy.load`", speed["numpy"], 0.8)
+    default = _faster("read as by default, verified and not touched", speed["get"], "`numpy.load`", speed["numpy"], 1)
+    yield replace(default, reason=_VERIFIED)
     yield _faster("read, every byte touched", speed["touched"], "`numpy.load`", speed["numpy touched"], 0.8)
     verified = _faster("the same, verified", speed["verified"], "`numpy.load`", speed["numpy touched"], 0.8)
     yield replace(verified, reason=_VERIFIED)

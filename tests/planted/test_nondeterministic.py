@@ -82,6 +82,20 @@ def accumulate(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.zeros(5, 4).index_add(0, index, x.sin())
 
 
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [("std::nextafterf(out_ptr0[3], launches % 2 ? 1e9f : -1e9f)", "note"), ("launches", "error")],
+)
+def test_another_order_of_atomic_additions_is_a_note(change: str, severity: str) -> None:
+    code = f"{{ {COUNTER} out_ptr0[3] = {change}; }}"
+    with torchsan.session(check="values") as run, planted(in_kernel("cpp_fused_index_add", code)) as changed:
+        torch.compile(accumulate)(torch.randn(300, 4), torch.arange(300) % 5)
+    assert "atomic_add" in changed[0]
+    (finding,) = run.findings
+    assert (finding.kind, finding.severity) == ("nondeterministic", severity)
+    assert "hardware" not in finding.evidence
+
+
 def overwrite(x: torch.Tensor) -> torch.Tensor:
     x.mul_(2).add_(1)
     return x.sum(0)

@@ -65,9 +65,9 @@ _EXPLANATIONS: dict[str, Explanation] = {
         "The same launch on the same inputs gives other bits, where eager gives the same.",
         ("a race between threads", "atomic additions in varying order", "hardware that computes wrongly now and then"),
         (
-            "A warning usually means that both results are right within rounding, as sums are that threads add up in "
-            "another order (the gradient of an embedding, `scatter_add`). Nothing is wrong, unless you need the same "
-            "bits in every run.",
+            "A warning means that both results are right within rounding. Where the kernel adds atomically (the "
+            "gradient of an embedding, `scatter_add`), threads add up in another order each time: that is a note, and "
+            "nothing is wrong, unless you need the same bits in every run.",
             "Run again with one thread (`OMP_NUM_THREADS=1`): a race goes away, failing hardware does not.",
             "If it is always the same machine, have that machine tested.",
         ),

@@ -63,6 +63,8 @@ class Unsteady:
     rounding: bool | None
     hardware: Mapping[str, Any] | None = None
     """Where it was computed, if it came out otherwise once and the same every other time."""
+    ordered: bool = False
+    """Whether the order of atomic additions explains it."""
 
     @property
     def severity(self) -> Severity:
@@ -71,7 +73,7 @@ class Unsteady:
             return Severity.NOTE
         if self.rounding is False or torch.are_deterministic_algorithms_enabled():
             return Severity.ERROR
-        return Severity.WARNING
+        return Severity.NOTE if self.ordered else Severity.WARNING
 
 
 def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan, unsteady: Unsteady) -> Finding:
@@ -93,6 +95,8 @@ def unsteady_finding(program: CompiledProgram, launch: Launch, plan: LaunchPlan,
         f"{at_place(evidence)}first {_short(evidence['first'])}, again {_short(evidence['second'])}",
         f"{explained[unsteady.rounding]}; {repeats[unsteady.eager]}",
     ]
+    if unsteady.ordered:
+        evidence["text"].append("the kernel adds atomically: in which order threads add is not the same every time")
     share = f"{evidence['bad']} of {evidence['elements']} elements of {unsteady.name}"
     where = ""
     if unsteady.hardware is not None:

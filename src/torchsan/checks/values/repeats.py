@@ -44,6 +44,8 @@ class Ran:
     values: Values
     replayer: Replayer
     core: int | None = None
+    atomic: bool = False
+    """Whether it adds atomically, so that rounding may differ from launch to launch."""
 
 
 def unsteady(
@@ -64,10 +66,18 @@ def unsteady(
                 rounding = all(is_noise(judgement, first, other) for judgement in both)
             except (Unavailable, RuntimeError) as e:
                 log.debug("cannot say what eager makes of %s: %s", name, e)
-        once = steady is True and _is_once([first, other, *(m[name] for m in more)])
+        ordered = ran.atomic and rounding is True
+        once = steady is True and not ordered and _is_once([first, other, *(m[name] for m in more)])
         hardware = hardware_evidence(ran.core, first.device, 2 + _MORE) if once else None
         yield Unsteady(
-            name=name, target=target, first=first, second=other, eager=steady, rounding=rounding, hardware=hardware
+            name=name,
+            target=target,
+            first=first,
+            second=other,
+            eager=steady,
+            rounding=rounding,
+            hardware=hardware,
+            ordered=ordered,
         )
 
 

@@ -422,7 +422,14 @@ class ValuesWatch(CallWatch):
 
         One that rounding does not explain is one finding, whether or not it came out right this time.
         """
-        ran = Ran(launch=at.launch, plan=at.plan, values=at.values, replayer=at.replayer, core=self._core)
+        ran = Ran(
+            launch=at.launch,
+            plan=at.plan,
+            values=at.values,
+            replayer=at.replayer,
+            core=self._core,
+            atomic=self._program.model.adds_atomically(at.launch),
+        )
         found = list(unsteady(ran, others, self._repetition, again))
         known = {one.name for one in found}
         for each in wrong:

@@ -194,6 +194,11 @@ class Program:
         kernel = self.kernels.get(launch.kernel)
         return kernel is not None and kernel.language.startswith("triton")
 
+    def adds_atomically(self, launch: Launch) -> bool:
+        """Whether threads add to the same elements, in whatever order they come to it."""
+        kernel = self.kernels.get(launch.kernel)
+        return kernel is not None and "atomic_add" in kernel.source
+
     def opaque(self) -> tuple[Opaque, ...]:
         """The statements that were not understood."""
         return tuple(s for f in self.functions.values() for s in f.walk() if isinstance(s, Opaque))
