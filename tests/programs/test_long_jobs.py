@@ -24,6 +24,7 @@ from tests.programs.test_full_disk import small_disk
 from torchsan.recording import Reader
 
 JOB = str(Path(__file__).with_name("long_job.py"))
+SECONDS = os.environ.get("TORCHSAN_LONG", "120")
 pytestmark = pytest.mark.slow
 
 
@@ -53,9 +54,9 @@ def wait_for_finding(recording: Path, seconds: float = 300) -> None:
     pytest.fail("nothing was found")
 
 
+@pytest.mark.timeout(1800 + int(SECONDS))
 def test_neither_memory_nor_the_time_of_a_step_grows(tmp_path: Path) -> None:
-    seconds = os.environ.get("TORCHSAN_LONG", "120")
-    job = start(tmp_path, seconds, options=("--out", "run"), budget="1%")
+    job = start(tmp_path, SECONDS, options=("--out", "run"), budget="1%")
     out, err = job.communicate()
     assert job.returncode == 0, err
     rows = [tuple(map(float, line.split())) for line in out.splitlines()]
