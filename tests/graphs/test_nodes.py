@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.fx
 
-from torchsan.graphs.nodes import graph_nodes, names_of, operator_name, source_lines, unnamed
+from torchsan.graphs.nodes import computed_by, graph_nodes, in_words, names_of, operator_name, source_lines, unnamed
 from torchsan.records import Direction, GraphId, GraphRef
 from torchsan.torch_internals import LoweredGraph
 
@@ -62,6 +62,8 @@ def test_a_finding_is_named_by_what_computes_its_nodes_and_by_the_nearest_line()
     assert [line.line for line in names["source"]] == [7]
     assert names_of([order], decomposed=True)["ops"] == ("aten.sort.default", "aten.argsort.default")
     assert unnamed(names) == {}
+    assert (computed_by(order), computed_by(y)) == (both, y)
+    assert (in_words(y), in_words(order)) == ("the relu_default", "result 1 of the sort_default")
     del y.meta["stack_trace"], y.meta["nn_module_stack"]
     assert "no line of the program" in unnamed(names_of([order]))["unnamed"]
     assert "no graph" in unnamed(names_of([]))["unnamed"]

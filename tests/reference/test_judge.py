@@ -10,7 +10,16 @@ import torch
 import torch.fx
 
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.judge import Outcome, Unlike, agrees, differ_in_float64, judge, same_in_float64, settle
+from torchsan.reference.judge import (
+    Outcome,
+    Unlike,
+    agrees,
+    differ_in_float64,
+    is_another,
+    judge,
+    same_in_float64,
+    settle,
+)
 from torchsan.reference.replay import Replayer
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -301,3 +310,15 @@ def test_a_number_that_is_none_in_float64_is_not_the_same(lost: float) -> None:
     assert not same_in_float64(numbers, others)
     assert not same_in_float64(others, numbers)
     assert same_in_float64(others, others.clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64])
+def test_a_result_is_another_if_it_is_off_as_a_whole_and_several_times_as_far_as_eager(dtype: torch.dtype) -> None:
+    exact = torch.randn(1000, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    imprecise, other = ((exact * factor).to(dtype) for factor in (1.02, 1.5))
+    assert is_another(imprecise, exact)
+    assert not is_another(imprecise, exact, eager=imprecise)
+    assert is_another(other, exact, eager=imprecise)
+    assert not is_another(exact.to(dtype), exact)
+    assert is_another(exact[:1].to(dtype), exact)
+    assert is_another(torch.full_like(imprecise, torch.nan), exact)

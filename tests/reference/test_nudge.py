@@ -123,3 +123,18 @@ def test_numbers_that_are_put_in_their_places_stay_and_those_that_are_added_up_m
             results = Nudger(1).result(func, args, kwargs), func(*args, **kwargs)
             moved, plain = (r[0] if isinstance(r, tuple) else r for r in results)
             assert torch.equal(moved, plain) is not moves, func
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_convolution_in_half_precision_adds_up_in_single(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, gradient = (
+        torch.randn(shape, generator=generator).to(dtype) for shape in ((4, 4, 32, 32), (4, 4, 3, 3), (4, 4, 30, 30))
+    )
+    rest = [None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]]
+    backward = torch.ops.aten.convolution_backward.default
+    moved, plain = (
+        Nudger(1).result(backward, (gradient, x, weight, *rest), {})[1],
+        backward(gradient, x, weight, *rest)[1],
+    )
+    assert 0 < float((moved - plain).norm() / plain.norm()) < 8 * torch.finfo(dtype).eps

@@ -40,6 +40,18 @@ def operator_name(node: torch.fx.Node) -> str | None:
     return name if getattr(node.target, "_schema", None) is not None or "higher_order" in repr(node.target) else None
 
 
+def computed_by(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that calls the operator: the node itself, unless that takes one of several results."""
+    takes = getattr(node.target, "__name__", None) == "getitem" and node.all_input_nodes
+    return node.all_input_nodes[0] if takes else node
+
+
+def in_words(node: torch.fx.Node) -> str:
+    """A node as a sentence names it: `the sigmoid`, `result 1 of the convolution_backward`."""
+    called = computed_by(node)
+    return f"the {node.name}" if called is node else f"result {node.args[1]} of the {called.name}"
+
+
 def names_of(nodes: Sequence[torch.fx.Node], *, decomposed: bool = False) -> dict[str, Any]:
     """The fields of a finding about these nodes: `nodes`, `ops` and `source`.
 
@@ -68,8 +80,8 @@ def unnamed(names: Mapping[str, Any]) -> dict[str, str]:
 
 def _operators(node: torch.fx.Node, *, decomposed: bool) -> Iterator[str]:
     target = node.target
-    if getattr(target, "__name__", None) == "getitem" and node.all_input_nodes:
-        yield from _operators(node.all_input_nodes[0], decomposed=decomposed)
+    if (called := computed_by(node)) is not node:
+        yield from _operators(called, decomposed=decomposed)
     elif (name := operator_name(node)) is not None:
         yield name
     elif node.op.startswith("call_") and not isinstance(target, str):

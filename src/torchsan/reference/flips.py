@@ -6,7 +6,6 @@ it came from. An operator that jumps is run in several arithmetics; the first wh
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.graphs.nodes import computed_by
 from torchsan.reference.arithmetic import Arithmetic
 
 _CHOICES = frozenset("argmax argmin topk sort argsort max min kthvalue median mode".split())
@@ -87,9 +87,10 @@ class _Seen:
     operands: dict[torch.fx.Node, torch.Tensor] = field(default_factory=dict)
 
     def see(self, node: torch.fx.Node, value: Any) -> None:
-        parent = node.all_input_nodes[0] if node.target is operator.getitem and node.all_input_nodes else None
-        if parent is not None and jumps(parent) and isinstance(value, torch.Tensor) and not value.is_floating_point():
-            self.decided.setdefault(parent, value.detach().clone())
+        called = computed_by(node)
+        takes = called is not node and isinstance(value, torch.Tensor)
+        if takes and jumps(called) and not value.is_floating_point():
+            self.decided.setdefault(called, value.detach().clone())
         elif jumps(node) and (decided := _decision(value)) is not None:
             self.decided[node] = decided.detach().clone()
         elif isinstance(value, torch.Tensor) and any(jumps(user) for user in node.users):

@@ -54,6 +54,8 @@ _USUAL_NOISE = 1.5
 """The same in standard deviations of what rounding does to an element."""
 _FAR = 1e-2
 """A relative error in the norm from which on precision is no explanation."""
+_FARTHER = 4.0
+"""How many times as far as eager, where that is off by as much itself."""
 
 
 class Outcome(StrEnum):
@@ -356,12 +358,16 @@ def same_in_float64(actual: torch.Tensor, expected: torch.Tensor, *, double: boo
     return bool(((distance <= allowed) | same(a, e)).all())
 
 
-def is_another(actual: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether a result is, as a whole, another one than float64's and not a less precise one."""
-    if not actual.is_floating_point() or actual.shape != exact.shape:
+def is_another(actual: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor | None = None) -> bool:
+    """Whether a result is, as a whole, another one than float64's and not a less precise one.
+
+    Where `eager` is given and is no more precise itself, it is another one if it lies several times as far off.
+    """
+    if not has_ulp(actual.dtype) or actual.shape != exact.shape:
         return True
-    c = exact.to(torch.float64)
-    return not float((actual - c).norm()) <= _FAR * float(c.norm())
+    c = as_double(exact)
+    own = 0.0 if eager is None else float((eager - c).norm())
+    return not float((actual - c).norm()) <= max(_FAR * float(c.norm()), _FARTHER * own)
 
 
 def is_noise(judgement: Judgement, one: torch.Tensor, other: torch.Tensor) -> bool:

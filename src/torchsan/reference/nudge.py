@@ -62,6 +62,9 @@ _REDUCTIONS = frozenset("sum mean mm bmm addmm baddbmm dot mv cumsum".split())
 _VARIANCES = frozenset("var var_mean std std_mean native_layer_norm native_batch_norm".split())
 _MATMULS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
 
+# Parts of the names of operators without a bound of their own that add up half precision in single, on every device.
+_SINGLE_INSIDE = ("attention", "conv", "linear", "norm", "softmax")
+
 _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
 """Operators that look at the bits of a number mean something else in float64."""
 
@@ -176,17 +179,24 @@ class Nudger:
             result = func(*args, **kwargs)
             memory, factor = memory_of((args, kwargs)), _accumulation((args, kwargs), result)
             return map_tensors(lambda t: self.last_bit(t, factor) if memory_of(t).isdisjoint(memory) else t, result)
-        # Anything else (convolution, linear algebra, scatter, Fourier transforms): results as good as those of inputs
-        # that were rounded, which is what a backward-stable algorithm gives, and more of it the more it adds up.
-        moved = self.last_bit if self._seed % 3 == 0 else self._one_way
-        result = func(*map_tensors(moved, args), **map_tensors(moved, kwargs))
-        factor = _accumulation((args, kwargs), result)
-        if self._usual:
-            factor = _usual_accumulation(name, args, result, args[0].dtype, factor)
-        return map_tensors(lambda t: self.last_bit(t, factor), result)
+        return self._opaque(func, args, kwargs)
 
     def _approximated(self, t: torch.Tensor, size: float) -> torch.Tensor:
         return t + (self.noise(t) * (size * torch.finfo(t.dtype).eps)).to(t.dtype)
+
+    def _opaque(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Anything else: convolution, linear algebra, scatter, Fourier transforms.
+
+        Results as good as those of inputs that were rounded, which is what a backward-stable algorithm gives, and more
+        of it the more it adds up.
+        """
+        single = _adds_up_in_single(func, args)
+        moved = self.last_bit if single or self._seed % 3 == 0 else self._one_way
+        result = func(*map_tensors(moved, args), **map_tensors(moved, kwargs))
+        factor = 1.0 if single else _accumulation((args, kwargs), result)
+        if self._usual:
+            factor = _usual_accumulation(func._opname, args, result, args[0].dtype, factor)
+        return map_tensors(lambda t: self.last_bit(t, factor), result)
 
     def _one_way(self, t: torch.Tensor) -> torch.Tensor:
         """Move all elements up, or all down, by some units of their last place.
@@ -282,6 +292,12 @@ def _pool(seed: int) -> torch.Tensor:
     """Numbers in [−1, 1), which nobody may change; there are few seeds."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(_POOL, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
+
+
+def _adds_up_in_single(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator without a bound of its own rounds only what it reads and returns to half precision."""
+    halves = (torch.float16, torch.bfloat16)
+    return any(part in func._opname for part in _SINGLE_INSIDE) and any(t.dtype in halves for t in tensors_in(args))
 
 
 def memory_of(value: Any) -> set[int]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from torchsan.graphs.nodes import computed_by
 from torchsan.reference.arithmetic import Arguments, Arithmetic, Operators, Unavailable
 from torchsan.reference.coherence import Change, Coherent, SharedAgain, find_coherent
 from torchsan.reference.judge import Judgement, settle
@@ -255,11 +256,12 @@ def _size(t: torch.Tensor) -> float:
 
 def _rounds(node: torch.fx.Node) -> bool:
     """Whether the value of a node is rounded: by its operator, as the size of a complex number, or to eight bits."""
-    if node.op != "call_function" or not hasattr(node.target, "_schema"):
-        return is_users_kernel(node.target)
-    metas = [v for n in (node, *node.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
+    called = computed_by(node)
+    if called.op != "call_function" or not hasattr(called.target, "_schema"):
+        return is_users_kernel(called.target)
+    metas = [v for n in (node, *called.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
     unusual = any(m.is_complex() or (m.is_floating_point() and m.dtype.itemsize == 1) for m in metas)
-    return unusual or rounds(node.target, node.args, node.kwargs)
+    return unusual or rounds(called.target, called.args, called.kwargs)
 
 
 def _narrows(node: torch.fx.Node) -> bool:
@@ -277,7 +279,7 @@ def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> 
     eps = torch.finfo(meta.dtype).eps
     noise = value_noise(value, seed)
     result = value * (1 + noise * (eps / 2))
-    target: Any = node.target
+    target: Any = computed_by(node).target
     sums = accumulation(target, args, value, meta.dtype)
     if sums is not None:
         result = result + sums * noise
@@ -321,6 +323,7 @@ class _Values:
             # Without `self`: a cycle would keep the program's buffers beyond their call, as leaks of its own.
             self._given = lambda value: given(map_tensors(torch.clone, value))
         self._values: dict[torch.fx.Node, Any] = {}
+        self._arguments: dict[torch.fx.Node, Any] = {}
 
     def of(self, node: torch.fx.Node) -> Any:
         """The value of a node that was computed, or of a known one as this arithmetic has it."""
@@ -335,13 +338,24 @@ class _Values:
         """Compute a node whose parents have values."""
         value = self._replayer.number(node.meta["val"]) if _is_number(node) else None
         value = self._run(node) if value is None else value
-        if self._change is not None and isinstance(value, torch.Tensor):
-            value = self._change(node, value, torch.fx.node.map_arg(node.args, self._values.get))
+        if self._change is not None:
+            value = self._changed(self._change, node, value)
         self._values[node] = value
+
+    def _changed(self, change: Change, node: torch.fx.Node, value: Any) -> Any:
+        called = computed_by(node)
+        if called is node:
+            args: Any = torch.fx.node.map_arg(node.args, self._values.get)
+            if not isinstance(value, torch.Tensor):
+                self._arguments[node] = args  # For its results, which are nodes of their own.
+        else:
+            args = self._arguments.get(called)  # None if it is known, so that nothing is computed here.
+        return change(node, value, args) if args is not None and isinstance(value, torch.Tensor) else value
 
     def forget(self, node: torch.fx.Node) -> None:
         """Free the value of a node that is not read again."""
         self._values.pop(node, None)
+        self._arguments.pop(node, None)
 
     def _run(self, node: torch.fx.Node) -> Any:
         match node.op:

@@ -119,7 +119,7 @@ class CacheWatch:
             except Exception:  # noqa: BLE001  # a graph that only the compiler can run
                 random = True
             if random:  # Then the fresh code, which has drawn the same numbers, is what there is.
-                return [_another(n) for n in names if is_another(_t(actual, n), _t(fresh, n).double())]
+                return [_another(n) for n in names if is_another(_t(actual, n), _t(fresh, n))]
             found = _plainly_wrong(wrong(actual, names, rerun))
             self._fresh_is_wrong |= not found and bool(_plainly_wrong(wrong(fresh, names, rerun)))
         return found

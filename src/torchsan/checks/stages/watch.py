@@ -425,14 +425,9 @@ def _doubtful(
         names.append(name)
         # How precise a kernel is, the values check can say; here it is asked whether it is a kernel of this program.
         discrete = not (a.is_floating_point() or a.is_complex())
-        if discrete or (_is_far(actual, exact, name) and not _is_far(reference, exact, name)):
+        if discrete or c is None or is_another(a, c, eager):
             far.append(name)
     return names, far, errors
-
-
-def _is_far(results: Results, exact: Results, name: str) -> bool:
-    mine, c = pair(results, exact, name)
-    return mine is None or c is None or is_another(mine, c)
 
 
 def _readable(name: str) -> str:

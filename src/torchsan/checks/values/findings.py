@@ -12,7 +12,7 @@ import torch.fx
 from torchsan.checks.picture import item, picture_of
 from torchsan.checks.values.other_inputs import other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
-from torchsan.graphs.nodes import names_of, operator_name, unnamed
+from torchsan.graphs.nodes import in_words, names_of, operator_name, unnamed
 from torchsan.records import Check, Finding, Kind, Severity, Stage
 from torchsan.reference.arithmetic import Arithmetic
 from torchsan.reference.coherence import Coherent, Slope
@@ -254,11 +254,11 @@ _AS_IF = {
 
 def _shared(coherent: Coherent) -> str:
     """`the sigmoid is 4 % too small`."""
-    names = " or ".join(dict.fromkeys(n.name for n in coherent.nodes))
+    names = " or ".join(dict.fromkeys(map(in_words, coherent.nodes)))
     size = f"{100 * abs(coherent.size):.2g} %"
     if coherent.slope is Slope.FACTOR:
-        return f"the {names} is {size} too {'large' if coherent.size > 0 else 'small'}"
-    return f"the {names} is off by {size} of its size"
+        return f"{names} is {size} too {'large' if coherent.size > 0 else 'small'}"
+    return f"{names} is off by {size} of its size"
 
 
 def _nodes(plan: LaunchPlan, target: Target) -> set[torch.fx.Node]:

@@ -22,10 +22,12 @@ from torchsan.checks.values.findings import Unsteady
 from torchsan.checks.values.other_inputs import Repetition, bits, other_bits
 from torchsan.checks.values.plan import LaunchPlan, Target
 from torchsan.records import KernelKind
-from torchsan.reference.arithmetic import Unavailable
+from torchsan.reference.arithmetic import Arithmetic, Unavailable
+from torchsan.reference.aside import aside
 from torchsan.reference.judge import Outcome, is_noise
 from torchsan.reference.replay import Replayer
 from torchsan.reference.users_kernels import copied
+from torchsan.torch_internals.operators import is_own
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
 
@@ -113,6 +115,19 @@ def wrong_only_once(
         rounding=False,
         hardware=hardware,
     )
+
+
+def comes_out_otherwise(plan: LaunchPlan, replayer: Replayer, target: Target) -> bool:
+    """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
+    if all(is_own(n.target) for n in plan.nodes if hasattr(n.target, "namespace")):
+        return False
+
+    def twice() -> bool:
+        # In one process: what it counts, or draws from a generator of its own, goes on there.
+        one, other = (replayer.run(target.node, Arithmetic.EAGER) for _ in range(2))
+        return one.shape != other.shape or one.dtype != other.dtype or bool(other_bits(one, other).any())
+
+    return aside(twice)
 
 
 def _is_once(results: Sequence[torch.Tensor]) -> bool:

@@ -22,15 +22,14 @@ from torchsan.checks.values.findings import (
     outside_finding,
     unsteady_finding,
 )
-from torchsan.checks.values.other_inputs import Repetition, other_bits, other_data, shaken_data
+from torchsan.checks.values.other_inputs import Repetition, other_data, shaken_data
 from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
-from torchsan.checks.values.repeats import Ran, current_core, unsteady, wrong_only_once
+from torchsan.checks.values.repeats import Ran, comes_out_otherwise, current_core, unsteady, wrong_only_once
 from torchsan.checks.values.sample import Sample, memory_needed, renamed, with_sources, writers
 from torchsan.errors import in_one_line
 from torchsan.recording import Recorder
 from torchsan.records import Check, Finding, KernelKind
 from torchsan.reference.arithmetic import Arithmetic, Unavailable
-from torchsan.reference.aside import aside
 from torchsan.reference.coherence import SharedAgain
 from torchsan.reference.flips import See, find_flip
 from torchsan.reference.judge import Judgement, Outcome
@@ -39,7 +38,7 @@ from torchsan.reference.steady import ElementsAgain
 from torchsan.reference.users_kernels import copied, went_outside
 from torchsan.reference.usual import Usual
 from torchsan.torch_internals.fakes import bind_symbols
-from torchsan.torch_internals.operators import is_own, undisturbed
+from torchsan.torch_internals.operators import undisturbed
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import CallWatch, CompiledProgram, Values
 
@@ -357,7 +356,7 @@ class ValuesWatch(CallWatch):
                 continue
             try:
                 judgement = at.replayer.judge(target.node, actual, thorough=thorough)
-                otherwise = judgement.outcome is not Outcome.RIGHT and _comes_out_otherwise(at, target)
+                otherwise = judgement.outcome is not Outcome.RIGHT and comes_out_otherwise(at.plan, at.replayer, target)
             except Unavailable as e:
                 self._skip(target.buffer, str(e))
                 self._report_outside(at, target, e)
@@ -472,19 +471,6 @@ def _code(at: _Launched, target: Target) -> Hashable:
     actual = _result(at.values[target.variable], target)
     about = None if actual is None else (tuple(actual.shape), actual.dtype)
     return at.launch.kernel, at.plan.targets.index(target), str(target.node.target), about
-
-
-def _comes_out_otherwise(at: _Launched, target: Target) -> bool:
-    """Whether an operator that is not PyTorch's own is among what was computed again, and does not repeat itself."""
-    if all(is_own(n.target) for n in at.plan.nodes if hasattr(n.target, "namespace")):
-        return False
-
-    def twice() -> bool:
-        # In one process: what it counts, or draws from a generator of its own, goes on there.
-        one, other = (at.replayer.run(target.node, Arithmetic.EAGER) for _ in range(2))
-        return one.shape != other.shape or one.dtype != other.dtype or bool(other_bits(one, other).any())
-
-    return aside(twice)
 
 
 def _result(value: Any, target: Target) -> torch.Tensor | None:
