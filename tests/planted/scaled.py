@@ -157,6 +157,12 @@ SHAPES = {
     "sum of 100": Shape(function=lambda x: torch.tanh(x.abs()).sum(-1), op="tanh", inputs=_one(100)),
     "sum of 100000": Shape(function=lambda x: torch.tanh(x.abs()).sum(-1), op="tanh", inputs=_one(100_000)),
     "matmul": Shape(function=residual, op="mm", inputs=_weight),
+    # In memory that is not laid out as it wants it, so that it is given copies.
+    "convolution": Shape(
+        function=lambda x, w: torch.nn.functional.conv2d(x, w, padding=1).sigmoid(),
+        op="convolution",
+        inputs=lambda rows: (torch.randn(2, 4, rows, 32), torch.randn(8, 4, 3, 3)),
+    ),
     "normalisation": Shape(
         function=lambda x: torch.nn.functional.layer_norm(x, (32,)) + x, op="rsqrt", inputs=_one(32)
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -117,6 +119,10 @@ def test_a_wrong_factor_is_an_error_that_names_the_operator(
         slow("kernel", "gradient", FLOAT32, 1e-3, 8),
         slow("kernel", "gradient", FLOAT32, 0.1, 8),
         slow("kernel", "gradient", BFLOAT16, 2e-2, 64),
+        ("library", "convolution", BFLOAT16, 1e-2, 28),
+        slow("library", "convolution", BFLOAT16, 4e-3, 28),
+        slow("library", "convolution", FLOAT16, 4e-3, 28),
+        slow("library", "convolution", FLOAT32, 1e-5, 28),
         slow("library", "library gradient", FLOAT32, 1e-5, 8),
         slow("library", "library gradient", BFLOAT16, 2e-2, 64),
         slow("decomposition", "decomposed gradient", FLOAT32, 1e-5, 8),
@@ -264,3 +270,24 @@ def test_an_offset_of_one_addend_names_it() -> None:
     assert changed
     assert [f.kind for f in run.findings] == ["wrong-values"]
     assert {"aten.sqrt.default", "aten.add.Tensor"} <= set(run.findings[0].ops)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"),
+    [(BFLOAT16, 0.02), slow(BFLOAT16, 0.0), slow(FLOAT16, 0.02), slow(FLOAT32, 1e-4), slow(FLOAT32, 0.0)],
+)
+def test_an_attention_that_is_given_something_else_is_found(dtype: torch.dtype, error: float) -> None:
+    """No factor of the result: an operator without a kernel of Inductor's is put to other data, too."""
+    torch._dynamo.reset()
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 32, 16).to(dtype) for _ in range(3))
+
+    def edit(code: str) -> str:
+        return re.sub(rf"({name}\.default\()(\w+), ", rf"\1\2 * {1 + error}, ", code)
+
+    with torchsan.session(check="values") as run, planted(edit) as changed:
+        torch.compile(torch.nn.functional.scaled_dot_product_attention)(q, 2 * k, v)
+    assert changed
+    errors = [f for f in run.findings if f.severity is not Severity.NOTE]
+    assert [(f.kind, f.ops) for f in errors] == [("wrong-values", (f"aten.{name}.default",))] * (error != 0)

@@ -45,6 +45,14 @@ def test_one_element_that_is_further_off_is_not(error: float) -> None:
     assert not usual.allows("a", actual, eager)
 
 
+def test_where_time_is_short_more_is_usual_and_a_plain_error_is_not() -> None:
+    eager = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    usual = Usual(sampled=True)
+    usual.learn("here", eager * (1 + 1e-7), eager)
+    assert usual.allows("here", eager * (1 + 3e-7), eager)
+    assert not usual.allows("here", eager * (1 + 1e-6), eager)
+
+
 def test_a_factor_that_all_elements_share_is_not() -> None:
     usual, eager = learned()
     assert not usual.allows("a", noisy(eager, 2) * (1 + 1e-5), eager)

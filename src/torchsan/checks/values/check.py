@@ -57,7 +57,7 @@ class ValuesCheck(Observer):
 
         plans = self._plans[id(program)] = plan(program)
         self._functions[id(program)] = function_inputs(program)
-        self._usual[id(program)] = Usual()
+        self._usual[id(program)] = Usual(sampled=self.sampler is not None)
         if self.sampler is not None:
             seconds = program.record.compile_seconds or 0.0
             launches = [nth for nth, p in plans.items() if p.targets]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from torchsan.checks.values.plan import LaunchPlan
+from torchsan.checks.values.plan import Held, LaunchPlan
+from torchsan.graphs.nodes import computed_by
 from torchsan.records import KernelKind
 from torchsan.reference.users_kernels import copied
-from torchsan.torch_internals.operators import is_view
+from torchsan.torch_internals.operators import draws_random_numbers, is_view
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
 
@@ -118,15 +120,49 @@ def shaken_data(
     """The operands of a launch with every real number of its inputs changed at random, to see an error again.
 
     `inputs` are what the launch read, `values` what its operands are now. None if the launch cannot be judged so: it
-    draws or communicates, or reads what has no node of its own.
+    draws or communicates, or reads what is no node's value (`with_copies` finds whose value it is a copy of).
     """
     tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor) and name != launch.result}
-    if launch.kind is KernelKind.FALLBACK or plan.inner or plan.effects:
+    if plan.inner or plan.effects or (launch.kind is KernelKind.FALLBACK and not _is_a_function(plan)):
         return None
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
     if len(storages) != len(tensors) or sum(storages.values()) > _MOST_SHAKEN:
         return None
     return (_shaken(plan, inputs, tensors, seed) for seed in range(_SHAKEN))
+
+
+def _is_a_function(plan: LaunchPlan) -> bool:
+    """Whether all that is computed is given by operators of PyTorch's that neither draw nor communicate."""
+    calls = [called for node in plan.nodes if (called := computed_by(node)).op == "call_function"]
+    return all(
+        getattr(call.target, "namespace", "") == "aten"
+        and not draws_random_numbers(call.target, call.args, call.kwargs)
+        for call in calls
+    )
+
+
+def with_copies(plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Values) -> LaunchPlan:
+    """The plan, with operands that no node stands for held to be the node whose value they are a copy of.
+
+    Convolutions are given such copies, in memory laid out as they want it. The plan as it is if one of these operands
+    is no copy, or of two nodes, or if the launch has the node's value as another operand, too.
+    """
+    copies: dict[str, Held] = {}
+    for name in plan.inner:
+        of: dict[int, list[torch.fx.Node]] = {}
+        for node, value in known.items():
+            if _is_copy(values.get(name), value):
+                of.setdefault(id(value), []).append(node)
+        if len(of) != 1:
+            return plan
+        copies[name] = Held(nodes=tuple(*of.values()), variable=name)
+    held = [node for each in (*plan.known.values(), *copies.values()) for node in each.nodes]
+    return replace(plan, known={**plan.known, **copies}, inner=()) if len(held) == len(set(held)) else plan
+
+
+def _is_copy(one: Any, other: Any) -> bool:
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    return tensors and one.dtype is other.dtype and one.shape == other.shape and torch.equal(bits(one), bits(other))
 
 
 def _shaken(

@@ -22,7 +22,7 @@ from torchsan.checks.values.findings import (
     outside_finding,
     unsteady_finding,
 )
-from torchsan.checks.values.other_inputs import Repetition, other_data, shaken_data
+from torchsan.checks.values.other_inputs import Repetition, other_data, shaken_data, with_copies
 from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
 from torchsan.checks.values.repeats import Ran, comes_out_otherwise, current_core, unsteady, wrong_only_once
 from torchsan.checks.values.sample import Sample, memory_needed, renamed, with_sources, writers
@@ -315,6 +315,8 @@ class ValuesWatch(CallWatch):
     def _shows_again(self, judgement: Judgement, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Whether the same error shows when the launch is repeated on other data, as often as needed."""
         coherent = judgement.coherent
+        if not at.start.effects:
+            at = replace(at, plan=with_copies(at.plan, at.start.known, at.values))
         shaken = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
         if again is None or shaken is None:
             return coherent is not None and coherent.is_beyond_doubt
