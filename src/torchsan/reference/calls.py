@@ -316,13 +316,15 @@ class RepeatableCall:
         seed: int = 0,
         constant: bool = False,
         cotangents: Mapping[str, torch.Tensor] | None = None,
+        inside: AbstractContextManager[Any] | None = None,
     ) -> Results:
         """Run on copies of the inputs; with `cotangents`, return the gradients of the inputs instead.
 
         `arithmetic` None is the program's own, with its own random numbers; `constant` makes all random numbers equal.
+        It runs `inside` of that, its backward too.
         Whatever `function` raises is raised; Unavailable if a child is needed and there can be none.
         """
-        run = partial(self._run, function, arithmetic, seed, constant, cotangents)
+        run = partial(self._run, function, arithmetic, seed, constant, cotangents, inside or nullcontext())
         return aside(run) if self.users_code else run()
 
     def _run(
@@ -332,13 +334,14 @@ class RepeatableCall:
         seed: int,
         constant: bool,
         cotangents: Mapping[str, torch.Tensor] | None,
+        inside: AbstractContextManager[Any],
     ) -> Results:
         wide = arithmetic in (Arithmetic.EXACT, Arithmetic.ROUGH)
         mode = Computing(arithmetic, seed, constant=constant) if arithmetic is not None else None
         running: AbstractContextManager[Any] = mode if mode is not None else self._own()
         with self.circumstances.restored():
             args, leaves = self.inputs.copies(wide=wide)
-            with running:
+            with running, inside:
                 outputs = function(list(args))
                 moved = not torch.equal(torch.get_rng_state(), self.circumstances.random)
                 if cotangents is None:

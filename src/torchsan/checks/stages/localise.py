@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
+from torchsan.checks.stages.divergence import SeenOperators, Signatures, first_divergence, first_other_operator
 from torchsan.checks.stages.findings import (
     Difference,
     Rerun,
@@ -42,42 +43,6 @@ log = logging.getLogger(__name__)
 
 _OVERLAP = "refer to a single memory location"
 """From PyTorch's message about an operator that would overwrite what it reads."""
-
-
-Signatures = dict[torch.fx.Node, tuple[float, float, float]]
-"""What each node of a graph computed, in three numbers."""
-
-
-def _note(signatures: Signatures, node: torch.fx.Node, value: Any) -> None:
-    """Note the value of a node as it is computed, because it may be overwritten; only that of a tensor."""
-    if node.op.startswith("call_") and isinstance(value, torch.Tensor) and value.numel():
-        wide = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
-        signatures[node] = (float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum())))
-
-
-def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
-    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none.
-
-    With them those that they are computed from and that have no counterpart above: inside of a decomposition.
-    """
-    for node, signature in upper.items():
-        if any(_alike(signature, other) for other in lower.values()):
-            continue
-        trace = node.meta.get("stack_trace")
-        found = {n for n in lower if n.meta.get("stack_trace") == trace}
-        waiting = list(found)
-        while waiting:
-            for parent in waiting.pop().all_input_nodes:
-                own = lower.get(parent)
-                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.values()):
-                    found.add(parent)
-                    waiting.append(parent)
-        return [n for n in lower if n in found]
-    return []
-
-
-def _alike(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
 
 
 T = TypeVar("T")
@@ -214,14 +179,15 @@ class Search:
         return self._aside(partial(self._parted, culprit))
 
     def _parted(self, culprit: Culprit) -> list[torch.fx.Node]:
-        upper: Signatures = {}
-        lower: Signatures = {}
+        upper, lower, operators = Signatures(), Signatures(), SeenOperators()
         try:
-            for graph, signatures in ((self._top, upper), (culprit.graph, lower)):
-                self._execute(graph, culprit.arithmetic, seen=partial(_note, signatures))
+            # The gradients of Dynamo's graph have no nodes there, only operators.
+            self._execute(self._top, culprit.arithmetic, seen=upper.note, inside=operators)
+            self._execute(culprit.graph, culprit.arithmetic, seen=lower.note)
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
-        return first_divergence(upper, lower)
+            return []
+        return first_divergence(upper, lower) or first_other_operator(operators.calls, lower)
 
     def relaid(self, actual: Results) -> Culprit | None:
         """The first pass after which a result, or what is saved for backward, is laid out or typed in another way.
@@ -456,9 +422,12 @@ class Search:
         *,
         constant: bool = False,
         seen: Seen | None = None,
+        inside: AbstractContextManager[Any] | None = None,
     ) -> Results:
         with graph.opened(seen) as run:
-            return self.call.run(run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents)
+            return self.call.run(
+                run, arithmetic, seed=seed, constant=constant, cotangents=self._cotangents, inside=inside
+            )
 
 
 def _inside(mode: AbstractContextManager[Any], run: Runner, args: list[Any]) -> Any:

@@ -1,0 +1,88 @@
+"""Where two runs of one computation part: the first value of one that is nowhere in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from torchsan.reference.nudge import tensors_in
+from torchsan.torch_internals.dispatch import QuietMode
+from torchsan.torch_internals.operators import outside_modes
+
+Signature = tuple[float, float, float]
+"""A tensor in three numbers: rounding does not change them, and another value has others."""
+
+
+class Signatures(dict[torch.fx.Node, Signature]):
+    """What each node of a graph computed."""
+
+    def note(self, node: torch.fx.Node, value: Any) -> None:
+        """Note the value of a node as it is computed, because it may be overwritten; only that of a tensor."""
+        if node.op.startswith("call_") and isinstance(value, torch.Tensor) and value.numel():
+            with outside_modes():  # These sums are no operators of the program's.
+                self[node] = _signature(value)
+
+
+def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
+    """The nodes below that came from the first node above whose value is nowhere below; empty if there is none.
+
+    With them those that they are computed from and that have no counterpart above: inside of a decomposition.
+    """
+    for node, signature in upper.items():
+        if any(_alike(signature, other) for other in lower.values()):
+            continue
+        trace = node.meta.get("stack_trace")
+        found = {n for n in lower if n.meta.get("stack_trace") == trace}
+        waiting = list(found)
+        while waiting:
+            for parent in waiting.pop().all_input_nodes:
+                own = lower.get(parent)
+                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.values()):
+                    found.add(parent)
+                    waiting.append(parent)
+        return [n for n in lower if n in found]
+    return []
+
+
+class SeenOperators(QuietMode):
+    """Runs everything as it is, and notes which operators are called, in order, each with one of its results."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate its modes
+        self.calls: list[tuple[Any, Signature]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls += [(func, _signature(t)) for t in tensors_in(result) if t.numel()]
+        return result
+
+
+def first_other_operator(calls: Sequence[tuple[Any, Signature]], lower: Signatures) -> list[torch.fx.Node]:
+    """The nodes below that stand for the first operator that gives what is nowhere below; empty if there is none.
+
+    Of these nodes, those that give what no operator gives.
+    """
+    for func, signature in calls:
+        if any(_alike(signature, other) for other in lower.values()):
+            continue
+        became = [n for n in lower if str(n.meta.get("original_aten", "")) == str(func)]
+        others = [n for n in became if not any(_alike(lower[n], s) for _, s in calls)]
+        if others:
+            return others
+    return []
+
+
+def _signature(t: torch.Tensor) -> Signature:
+    wide = t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+    return float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum()))
+
+
+def _alike(a: Signature, b: Signature) -> bool:
+    return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
