@@ -12,7 +12,13 @@ import torch._inductor.decomposition
 import torch.fx
 
 import torchsan
-from torchsan.checks.stages.divergence import SeenOperators, Signatures, first_divergence, first_other_operator
+from torchsan.checks.stages.divergence import (
+    SeenOperators,
+    Signatures,
+    first_divergence,
+    first_other_operator,
+    where_they_part,
+)
 
 aten = torch.ops.aten
 
@@ -65,6 +71,14 @@ def several(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
             c.exp().cos().sum(),
         ]
     )
+
+
+def test_a_smaller_difference_counts_where_there_is_no_larger_one() -> None:
+    x = torch.randn(5, dtype=torch.float64)
+    upper = signatures(graph_of((aten.sin.default, "1"), (aten.exp.default, "2")), x)
+    graph = graph_of((aten.sin.default, "1"), (lambda t: t.exp() * (1 + 1e-11), "2"))
+    assert where_they_part(upper, SeenOperators(), signatures(graph, x)) == [list(graph.nodes)[-1]]
+    assert where_they_part(upper, SeenOperators(), upper) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,16 @@ def test_indices_that_are_allowed_are_nothing() -> None:
     assert not errors(put, torch.zeros(4, 3), torch.tensor([0, 1]), backend="aot_eager")
 
 
+def test_a_kernel_that_pytorch_does_not_have_is_nothing() -> None:
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool3d(x, 2) * 2
+
+    torch._dynamo.reset()
+    with torchsan.session(check="stages") as run:
+        torch.compile(halved)(torch.randn(1, 2, 4, 4, 4).bfloat16())
+    assert not run.findings
+
+
 def test_a_program_that_catches_what_the_compiled_code_raises_too_is_left_alone() -> None:
     def first(x: torch.Tensor) -> torch.Tensor:
         return torch.gather(x, 0, torch.tensor([9]))
@@ -61,9 +71,15 @@ def test_a_program_that_catches_what_the_compiled_code_raises_too_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "error", ["UserWarning: it may change", "RuntimeError: x does not have a deterministic implementation"]
+    "error",
+    [
+        "UserWarning: it may change",
+        "RuntimeError: x does not have a deterministic implementation",
+        "RuntimeError: \"avg_pool3d_out_frame\" not implemented for 'BFloat16'",
+        "NotImplementedError: it has no kernel",
+    ],
 )
-def test_what_a_setting_makes_of_a_right_call_is_no_refusal(error: str) -> None:
+def test_what_a_setting_or_a_missing_kernel_makes_of_a_right_call_is_no_refusal(error: str) -> None:
     told: list[str] = []
     refusals = Refusals()
     refusals.note(error, lambda: told.append(error))

@@ -12,6 +12,9 @@ from torchsan.reference.nudge import tensors_in
 from torchsan.torch_internals.dispatch import QuietMode
 from torchsan.torch_internals.operators import outside_modes
 
+_WITHIN = (1e-9, 1e-13)
+"""How much two numbers may differ by, relative to the size of the values; less where that tells nothing."""
+
 Signature = tuple[float, float, float]
 """A tensor in three numbers: rounding does not change them, and another value has others."""
 
@@ -26,13 +29,25 @@ class Signatures(dict[torch.fx.Node, Signature]):
                 self[node] = _signature(value)
 
 
-def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node]:
+def where_they_part(upper: Signatures, operators: SeenOperators, lower: Signatures) -> list[torch.fx.Node]:
+    """The nodes below that stand for what first differs above: a node, or an operator of its backward; empty if none.
+
+    `operators` are all that was called above.
+    """
+    for within in _WITHIN:
+        found = first_divergence(upper, lower, within) or first_other_operator(operators.calls, lower, within)
+        if found:
+            return found
+    return []
+
+
+def first_divergence(upper: Signatures, lower: Signatures, within: float = 1e-9) -> list[torch.fx.Node]:
     """The nodes below that came from the first node above whose value is nowhere below; empty if there is none.
 
     With them those that they are computed from and that have no counterpart above: inside of a decomposition.
     """
     for node, signature in upper.items():
-        if any(_alike(signature, other) for other in lower.values()):
+        if any(_alike(signature, other, within) for other in lower.values()):
             continue
         trace = node.meta.get("stack_trace")
         found = {n for n in lower if n.meta.get("stack_trace") == trace}
@@ -40,7 +55,7 @@ def first_divergence(upper: Signatures, lower: Signatures) -> list[torch.fx.Node
         while waiting:
             for parent in waiting.pop().all_input_nodes:
                 own = lower.get(parent)
-                if own is not None and parent not in found and not any(_alike(own, s) for s in upper.values()):
+                if own is not None and parent not in found and not any(_alike(own, s, within) for s in upper.values()):
                     found.add(parent)
                     waiting.append(parent)
         return [n for n in lower if n in found]
@@ -64,16 +79,18 @@ class SeenOperators(QuietMode):
         return result
 
 
-def first_other_operator(calls: Sequence[tuple[Any, Signature]], lower: Signatures) -> list[torch.fx.Node]:
+def first_other_operator(
+    calls: Sequence[tuple[Any, Signature]], lower: Signatures, within: float = 1e-9
+) -> list[torch.fx.Node]:
     """The nodes below that stand for the first operator that gives what is nowhere below; empty if there is none.
 
     Of these nodes, those that give what no operator gives.
     """
     for func, signature in calls:
-        if any(_alike(signature, other) for other in lower.values()):
+        if any(_alike(signature, other, within) for other in lower.values()):
             continue
         became = [n for n in lower if str(n.meta.get("original_aten", "")) == str(func)]
-        others = [n for n in became if not any(_alike(lower[n], s) for _, s in calls)]
+        others = [n for n in became if not any(_alike(lower[n], s, within) for _, s in calls)]
         if others:
             return others
     return []
@@ -84,5 +101,5 @@ def _signature(t: torch.Tensor) -> Signature:
     return float(wide.numel()), float(wide.abs().sum()), float(abs(wide.sum()))
 
 
-def _alike(a: Signature, b: Signature) -> bool:
-    return all(x == y or abs(x - y) <= 1e-9 * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))
+def _alike(a: Signature, b: Signature, within: float) -> bool:
+    return all(x == y or abs(x - y) <= within * max(abs(x), abs(y), a[1]) for x, y in zip(a, b, strict=True))

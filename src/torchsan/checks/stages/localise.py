@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from torchsan.checks.stages.aliasing import TracedEffects, lost_writes
-from torchsan.checks.stages.divergence import SeenOperators, Signatures, first_divergence, first_other_operator
+from torchsan.checks.stages.divergence import SeenOperators, Signatures, where_they_part
 from torchsan.checks.stages.findings import (
     Difference,
     Rerun,
@@ -187,7 +187,7 @@ class Search:
         except Exception:  # a finding without its nodes is better than none
             log.debug("could not narrow down", exc_info=True)
             return []
-        return first_divergence(upper, lower) or first_other_operator(operators.calls, lower)
+        return where_they_part(upper, operators, lower)
 
     def relaid(self, actual: Results) -> Culprit | None:
         """The first pass after which a result, or what is saved for backward, is laid out or typed in another way.

@@ -32,9 +32,12 @@ class Refusals:
         """Let `report` be called if the program raises this error.
 
         Not for what a setting of the program makes of a call that is right, and compiled code does otherwise: warnings
-        that are errors, and operators without a deterministic form.
+        that are errors, and operators without a deterministic form. Nor for what PyTorch has no kernel for, where the
+        compiler makes one.
         """
-        if not error.partition(":")[0].endswith("Warning") and "deterministic" not in error:
+        kind = error.partition(":")[0]
+        settings = kind.endswith("Warning") or "deterministic" in error
+        if not settings and kind != "NotImplementedError" and " not implemented for '" not in error:
             self._reports.setdefault(error, report)
 
     def confirm(self, error: str) -> bool:

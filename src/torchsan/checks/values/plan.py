@@ -165,13 +165,15 @@ class _Planner:
         hidden = {t.buffer for t in targets if self._users.hides(t.node, sources)}
         keep = self._written(launch, settled)
         self._sources.update(dict.fromkeys(keep, sources))
+        # A copy of what is judged before it is copied says no more.
+        copies = {n for t in targets if t.node.op != "placeholder" for n in t.also if is_mutable(n)}
         return LaunchPlan(
             known=known,
             inner=inner,
             targets=tuple(t for t in targets if t.buffer not in hidden),
             keep=keep,
             nodes=nodes,
-            effects=tuple(n for n in nodes if is_mutable(n) and not is_users_kernel(n.target)),
+            effects=tuple(n for n in nodes if is_mutable(n) and not is_users_kernel(n.target) and n not in copies),
             unchecked=tuple((b, "depends on what a Triton kernel of the user's own has overwritten") for b in hidden),
         )
 
@@ -244,6 +246,8 @@ class _Planner:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)
             elif buffer.storage in launch.writes and self._matters(launch, buffer.storage):
                 also = tuple(n for o in buffer.origins for n in _left_in(node, self._nodes[o]))
+                given = _only_copied(node, also)
+                node, also = (node, also) if given is None else (given, (node, *(n for n in also if n is not given)))
                 yield Target(variable=buffer.storage, buffer=buffer.storage, node=node, also=also)
 
     def _matters(self, launch: Launch, name: str) -> bool:
@@ -289,6 +293,23 @@ def _returned(function: Function, graph: LoweredGraph) -> Iterator[tuple[str, to
 def _is_uninitialised(node: torch.fx.Node) -> bool:
     """Whether a node gives memory as it is found: `empty`, `empty_like`, `new_empty` and kin."""
     return getattr(node.target, "_opname", "").startswith(("empty", "new_empty"))
+
+
+def _only_copied(placeholder: torch.fx.Node, left: tuple[Any, ...]) -> torch.fx.Node | None:
+    """The node that a graph input is overwritten with, if that is all: a copy at the end, of the same dtype and shape.
+
+    Its value can be judged as any other, and be computed anew without anything being overwritten.
+    """
+    copies = [n for n in left if getattr(n.target, "_opname", "") == "copy_"]
+    if placeholder.op != "placeholder" or len(copies) != 1 or len(left) != 2:
+        return None
+    copy: Any = copies[0]
+    source: Any = copy.args[1]
+    looks = [
+        (m.dtype, m.shape) if isinstance(m := n.meta.get("val"), torch.Tensor) else n for n in (placeholder, source)
+    ]
+    last = all(user <= copy for user in placeholder.users) and not copy.users
+    return source if looks[0] == looks[1] and last and source.op == "call_function" and not is_mutable(source) else None
 
 
 def _left_in(placeholder: torch.fx.Node, node: torch.fx.Node) -> Iterator[torch.fx.Node]:
