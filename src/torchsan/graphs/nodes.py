@@ -86,7 +86,11 @@ def _operators(node: torch.fx.Node, *, decomposed: bool) -> Iterator[str]:
         yield name
     elif node.op.startswith("call_") and not isinstance(target, str):
         module = str(getattr(target, "__module__", None) or "").removeprefix("_")
-        yield f"{module}.{getattr(target, '__name__', target)}".lstrip(".")
+        # A function of Inductor's that stands for several operators is named by the last of them.
+        stands_for = node.meta.get("original_aten") if module.startswith("torch._inductor") else None
+        yield (
+            str(stands_for) if stands_for is not None else f"{module}.{getattr(target, '__name__', target)}".lstrip(".")
+        )
     elif node.op == "call_method":
         yield f"Tensor.{target}"
     # Nobody's program calls Inductor's own operators.

@@ -25,9 +25,11 @@ from torchsan.reference.nudge import (
     rounds,
     value_noise,
 )
+from torchsan.reference.packed import dense, in_plain_operators
 from torchsan.reference.random import draw_as_kernels
 from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
+from torchsan.torch_internals.fused import is_lowered, operators_of
 from torchsan.torch_internals.operators import is_higher_order, is_pytorchs, is_users_kernel
 
 _METADATA_ONLY = frozenset(
@@ -258,7 +260,7 @@ def _rounds(node: torch.fx.Node) -> bool:
     """Whether the value of a node is rounded: by its operator, as the size of a complex number, or to eight bits."""
     called = computed_by(node)
     if called.op != "call_function" or not hasattr(called.target, "_schema"):
-        return is_users_kernel(called.target)
+        return is_users_kernel(called.target) or is_lowered(called.target)
     metas = [v for n in (node, *called.all_input_nodes) if isinstance(v := n.meta.get("val"), torch.Tensor)]
     unusual = any(m.is_complex() or (m.is_floating_point() and m.dtype.itemsize == 1) for m in metas)
     return unusual or rounds(called.target, called.args, called.kwargs)
@@ -280,7 +282,7 @@ def _rounded(seed: int, node: torch.fx.Node, value: torch.Tensor, args: Any) -> 
     noise = value_noise(value, seed)
     result = value * (1 + noise * (eps / 2))
     target: Any = computed_by(node).target
-    sums = accumulation(target, args, value, meta.dtype)
+    sums = accumulation(target, args, value, meta.dtype) if hasattr(target, "_schema") else None
     if sums is not None:
         result = result + sums * noise
     return _biased(seed, node, result)
@@ -360,7 +362,7 @@ class _Values:
     def _run(self, node: torch.fx.Node) -> Any:
         match node.op:
             case "get_attr":
-                return self._operators.given(self._replayer.attribute(str(node.target)))
+                return self._operators.given(dense(self._replayer.attribute(str(node.target))))
             case "call_function":
                 return self._call(node)
             case "placeholder":
@@ -379,11 +381,9 @@ class _Values:
         if target is operator.getitem or not hasattr(target, "_schema"):
             if is_higher_order(target):
                 raise Unavailable(f"{target} has subgraphs; they are checked on their own")
-            if str(getattr(target, "__module__", "")).startswith("torch._inductor"):
-                return self._lowered(target.__name__, kwargs)
-            return target(*args, **kwargs)
-        if str(target) == "mkl._mkl_linear.default":
-            return self._packed_linear(*args[:4])
+            return self._lowered(target, args, kwargs) if is_lowered(target) else target(*args, **kwargs)
+        if (plain := in_plain_operators(str(target))) is not None:
+            return plain(self._aten, *args, **kwargs)
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
@@ -391,25 +391,26 @@ class _Values:
         # Inductor takes what an operator on lists has overwritten for its result, where the operator returns nothing.
         return args[0] if result is None and name.startswith("_foreach_") else result
 
-    def _lowered(self, name: str, given: Mapping[str, Any]) -> Any:
+    def _lowered(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What one of Inductor's own functions for several operators gives, which takes no tensors itself."""
-        if name != "mm_plus_mm":
-            raise Unavailable(f"{name} is a function of Inductor's, whose meaning is not known here")
-        aten = torch.ops.aten
-        pairs = (("mat1", "mat2"), ("mat3", "mat4"))
-        products = [self._aten(aten.mm.default, tuple(given[n] for n in names)) for names in pairs]
-        return self._aten(aten.add.Tensor, tuple(products))
+        if target.__name__ == "mm_plus_mm":
+            aten = torch.ops.aten
+            pairs = (("mat1", "mat2"), ("mat3", "mat4"))
+            products = [self._aten(aten.mm.default, *(kwargs[n] for n in names)) for names in pairs]
+            return self._aten(aten.add.Tensor, *products)
+        unknown = f"{target.__name__} is a function of Inductor's, whose meaning is not known here"
+        function = operators_of(target, self._aten)
+        if function is None:
+            raise Unavailable(unknown)
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError, AssertionError) as e:  # It wants Inductor's own objects.
+            raise Unavailable(unknown) from e
 
-    def _packed_linear(self, x: Any, _packed: Any, weight: Any, bias: Any) -> Any:
-        """What MKL makes of a weight in a form of its own, which no other arithmetic knows, from the weight itself."""
-        aten = torch.ops.aten
-        rows = x.reshape(-1, x.shape[-1])
-        product = self._aten(aten.mm.default, (rows, weight.t()))
-        result = product.reshape(*x.shape[:-1], -1)
-        return result if bias is None else self._aten(aten.add.Tensor, (result, bias))
-
-    def _aten(self, target: Any, args: tuple[Any, ...]) -> Any:
-        return self._operators.call(target, args, {}, lambda: (args, {}))
+    def _aten(self, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if (plain := in_plain_operators(str(target))) is not None:
+            return plain(self._aten, *args, **kwargs)
+        return self._operators.call(target, args, kwargs, lambda: (args, kwargs))
 
     def _value_or_stand_in(self, node: torch.fx.Node) -> Any:
         """A node's value; if that is not known, a tensor with its metadata, for an operator that needs no more."""
