@@ -291,3 +291,27 @@ def test_an_attention_that_is_given_something_else_is_found(dtype: torch.dtype, 
     assert changed
     errors = [f for f in run.findings if f.severity is not Severity.NOTE]
     assert [(f.kind, f.ops) for f in errors] == [("wrong-values", (f"aten.{name}.default",))] * (error != 0)
+
+
+def average(mean: torch.Tensor, x: torch.Tensor) -> None:
+    mean.mul_(0.9).add_(x, alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [(BFLOAT16, 0.91), (BFLOAT16, 0.9), slow(FLOAT16, 0.904), slow(FLOAT32, 0.900003), slow(FLOAT32, 0.9)],
+)
+def test_what_is_left_in_an_argument_is_judged_as_closely_as_a_result(dtype: torch.dtype, factor: float) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    mean, x = (torch.randn(64, 64).to(dtype) for _ in range(2))
+
+    def edit(code: str) -> str:
+        return re.sub(r"static_cast<(\w+)>\(0\.9\)", rf"static_cast<\1>({factor} )", code)
+
+    with torchsan.session(check="values") as run, planted(edit) as changed, torch.no_grad():
+        torch.compile(average)(mean, x)
+    assert changed
+    errors = [f for f in run.findings if f.severity is not Severity.NOTE]
+    assert [f.kind for f in errors] == ["wrong-values"] * (factor != 0.9)
+    assert all("aten.mul.Tensor" in f.ops and f.source for f in errors)

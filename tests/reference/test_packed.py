@@ -63,7 +63,7 @@ def test_what_follows_a_product_or_a_convolution_is_known(then: str, scalars: li
 @pytest.mark.parametrize(("operator", "then"), [("add", None), ("add", "relu"), ("sub", None), ("mul", None)])
 def test_a_second_operand_is_known(operator: str, then: str | None) -> None:
     image, kernel, bias, *_ = operands()
-    args = (image, image.flip(0), kernel, bias, *CONVOLUTION, operator, 1.0, then, [], "")
+    args: tuple[Any, ...] = (image, image.flip(0), kernel, bias, *CONVOLUTION, operator, 1.0, then, [], "")
     if operator == "add":  # oneDNN has no other of a convolution.
         torch.testing.assert_close(
             plainly(mkldnn._convolution_pointwise.binary, *args), mkldnn._convolution_pointwise.binary(*args)
