@@ -315,3 +315,15 @@ def test_what_is_left_in_an_argument_is_judged_as_closely_as_a_result(dtype: tor
     errors = [f for f in run.findings if f.severity is not Severity.NOTE]
     assert [f.kind for f in errors] == ["wrong-values"] * (factor != 0.9)
     assert all("aten.mul.Tensor" in f.ops and f.source for f in errors)
+
+
+def test_a_library_call_whose_result_is_only_copied_is_named_itself() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 4, 12, 12), torch.randn(8, 4, 3, 3)
+    with torchsan.session(check="values") as run, SITES["library"][0]("convolution", 1e-4):
+        torch.compile(torch.nn.functional.conv2d)(x, w)
+    (finding,) = run.findings
+    assert (finding.kernel, finding.ops) == ("extern_kernels.convolution", ("aten.convolution.default",))
+    assert finding.kernel not in finding.evidence["through"]
+    assert run.coverage.kernels > 1

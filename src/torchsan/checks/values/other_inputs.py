@@ -151,7 +151,7 @@ def with_copies(plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Va
     for name in plan.inner:
         of: dict[int, list[torch.fx.Node]] = {}
         for node, value in known.items():
-            if _is_copy(values.get(name), value):
+            if is_copy(values.get(name), value):
                 of.setdefault(id(value), []).append(node)
         if len(of) != 1:
             return plan
@@ -160,7 +160,8 @@ def with_copies(plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Va
     return replace(plan, known={**plan.known, **copies}, inner=()) if len(held) == len(set(held)) else plan
 
 
-def _is_copy(one: Any, other: Any) -> bool:
+def is_copy(one: Any, other: Any) -> bool:
+    """Whether both are tensors with the same elements, bit for bit, wherever these lie in memory."""
     tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
     return tensors and one.dtype is other.dtype and one.shape == other.shape and torch.equal(bits(one), bits(other))
 

@@ -22,7 +22,7 @@ from torchsan.checks.values.findings import (
     outside_finding,
     unsteady_finding,
 )
-from torchsan.checks.values.other_inputs import Repetition, other_data, shaken_data, with_copies
+from torchsan.checks.values.other_inputs import Repetition, is_copy, other_data, shaken_data, with_copies
 from torchsan.checks.values.plan import FunctionInputs, Held, LaunchPlan, Target
 from torchsan.checks.values.repeats import Ran, comes_out_otherwise, current_core, unsteady, wrong_only_once
 from torchsan.checks.values.sample import Sample, memory_needed, renamed, with_sources, writers
@@ -57,7 +57,7 @@ class _Start:
 
     known: Known
     effects: tuple[torch.fx.Node, ...]
-    through: tuple[str, ...]
+    through: tuple[Launch, ...]
     suspect: bool
 
 
@@ -259,7 +259,7 @@ class ValuesWatch(CallWatch):
         return _Start(
             known=known,
             effects=tuple(dict.fromkeys((*(e for s in sources for e in s.effects), *plan.effects))),
-            through=tuple(dict.fromkeys(kernel for s in sources for kernel in s.through)),
+            through=tuple({launch.nth: launch for s in sources for launch in s.through}.values()),
             suspect=any(s.suspect for s in sources),
         )
 
@@ -277,8 +277,7 @@ class ValuesWatch(CallWatch):
     def _keep(self, launch: Launch, plan: LaunchPlan, start: _Start, *, wrong: bool) -> None:
         """Keep the operands of a launch that left variables without a node, for the launches that read them."""
         known = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in start.known.items()}
-        through = (*start.through, launch.kernel)
-        kept = replace(start, known=known, through=through, suspect=start.suspect or wrong)
+        kept = replace(start, known=known, through=(*start.through, launch), suspect=start.suspect or wrong)
         self._kept.update(dict.fromkeys(plan.keep, kept))
 
     def _note_layouts(self, names: Iterable[str], values: Values) -> None:
@@ -444,7 +443,14 @@ class ValuesWatch(CallWatch):
         return {one.name for one in found if one.rounding is False}
 
     def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
-        for each, finding in findings_for(self._program, at.launch, at.plan, wrong, at.start.through):
+        for w in wrong:
+            # What only copies a variable without a node has copied what the launch before got wrong.
+            copied = [n for n in at.plan.inner if n in self._kept and is_copy(at.values.get(n), w.actual)]
+            if len(wrong) == len(copied) == 1:
+                wrong = [replace(w, target=replace(w.target, buffer=copied[0]))]
+                at = replace(at, launch=self._kept[copied[0]].through[-1])
+        through = tuple(dict.fromkeys(x.kernel for x in at.start.through if x.nth != at.launch.nth))
+        for each, finding in findings_for(self._program, at.launch, at.plan, wrong, through):
             self._report(self._program, finding, partial(exhibit_of, at.replayer, each.target.node))
 
     def _try_other_data(self, at: _Launched, again: Callable[..., Any]) -> None:
