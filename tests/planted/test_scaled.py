@@ -327,3 +327,24 @@ def test_a_library_call_whose_result_is_only_copied_is_named_itself() -> None:
     assert (finding.kernel, finding.ops) == ("extern_kernels.convolution", ("aten.convolution.default",))
     assert finding.kernel not in finding.evidence["through"]
     assert run.coverage.kernels > 1
+
+
+@pytest.mark.parametrize(("decay", "lists"), [(0.99, True), (0.9999, True), slow(0.99, False), slow(0.9999, False)])
+def test_a_compiled_optimizer_is_judged_so_too_with_operators_on_lists_as_well(decay: float, lists: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.randn(64, 64).to(BFLOAT16)) for _ in range(2)]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=lists)
+
+    def edit(code: str) -> str:
+        return re.sub(r"static_cast<(\w+)>\(0\.9999\)", rf"static_cast<\1>({decay} )", code)
+
+    with torchsan.session(check="values") as run, planted(edit) as changed:
+        torch.compile(optimizer.step)()
+    assert changed
+    assert run.coverage.buffers_checked == run.coverage.buffers
+    errors = [f for f in run.findings if f.severity is not Severity.NOTE]
+    assert bool(errors) == (decay != 0.9999)
+    assert all(f.kind == "wrong-values" and any("mul" in op for op in f.ops) for f in errors)

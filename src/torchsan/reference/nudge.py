@@ -194,7 +194,7 @@ class Nudger:
         moved = self.last_bit if single or self._seed % 3 == 0 else self._one_way
         result = func(*map_tensors(moved, args), **map_tensors(moved, kwargs))
         factor = 1.0 if single else _accumulation((args, kwargs), result)
-        if self._usual:
+        if self._usual and func._opname in _VARIANCES:
             factor = _usual_accumulation(func._opname, args, result, args[0].dtype, factor)
         return map_tensors(lambda t: self.last_bit(t, factor), result)
 

@@ -164,11 +164,25 @@ def needed(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any])
 
 
 def is_mutable(node: torch.fx.Node) -> bool:
-    """Whether a node overwrites one of its arguments."""
+    """Whether a node overwrites one of its arguments, and somebody reads that instead of its result."""
     if is_users_kernel(node.target):
         return "tensors_to_clone" not in node.kwargs
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    return schema is not None and schema.is_mutable and not gives_what_it_writes(node)
+
+
+def gives_what_it_writes(node: torch.fx.Node) -> bool:
+    """Whether all that an operator overwrites in a list is read through its results, and nothing of the list later on.
+
+    Inductor lets operators on lists work in place where that changes nothing. The functional form gives the same.
+    """
+    target: Any = node.target
+    if not getattr(target, "_opname", "").startswith("_foreach_") or not target._schema.is_mutable:
+        return False
+    overwritten: Any = node.args[0]
+    results = {user.args[1] for user in node.users if user.target is operator.getitem}
+    readers = [user for each in overwritten for user in each.users]
+    return len(results) == len(node.users) == len(overwritten) and all(user <= node for user in readers)
 
 
 def _is_number(node: torch.fx.Node) -> bool:
@@ -387,6 +401,8 @@ class _Values:
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
+        if gives_what_it_writes(node):
+            target = getattr(getattr(torch.ops.aten, name.removesuffix("_")), target._overloadname)
         result = self._operators.call(target, args, kwargs, partial(_own_dtypes, node, args, kwargs))
         # Inductor takes what an operator on lists has overwritten for its result, where the operator returns nothing.
         return args[0] if result is None and name.startswith("_foreach_") else result

@@ -11,8 +11,9 @@ from typing import Any
 import torch.fx
 
 from torchsan.checks.values.users_kernels import UsersKernels
+from torchsan.graphs.nodes import computed_by
 from torchsan.records import KernelKind
-from torchsan.reference.replay import is_mutable
+from torchsan.reference.replay import gives_what_it_writes, is_mutable
 from torchsan.torch_internals import Buffer, LoweredGraph
 from torchsan.torch_internals.fakes import has_symbols
 from torchsan.torch_internals.operators import is_users_kernel
@@ -298,8 +299,12 @@ def _is_uninitialised(node: torch.fx.Node) -> bool:
 def _only_copied(placeholder: torch.fx.Node, left: tuple[Any, ...]) -> torch.fx.Node | None:
     """The node that a graph input is overwritten with, if that is all: a copy at the end, of the same dtype and shape.
 
+    Or one result of an operator on lists, if it is read in no other way.
+
     Its value can be judged as any other, and be computed anew without anything being overwritten.
     """
+    if len(left) == 1 and gives_what_it_writes(computed_by(left[0])):
+        return left[0]  # type: ignore[no-any-return]  # it is a node
     copies = [n for n in left if getattr(n.target, "_opname", "") == "copy_"]
     if placeholder.op != "placeholder" or len(copies) != 1 or len(left) != 2:
         return None
@@ -319,6 +324,6 @@ def _left_in(placeholder: torch.fx.Node, node: torch.fx.Node) -> Iterator[torch.
         yield node  # An operator that works in place gives what it has written.
     if name == "copy_" and node.args[0] is placeholder:
         yield node.args[1]  # type: ignore[misc]  # a copy's source is a node
-    elif name.startswith("_foreach_") and is_mutable(node):
+    elif name.startswith("_foreach_") and name.endswith("_"):
         lists: Any = node.args[0]
         yield from (u for u in node.users if u.target is operator.getitem and lists[u.args[1]] is placeholder)
