@@ -84,16 +84,41 @@ def first_other_operator(
 ) -> list[torch.fx.Node]:
     """The nodes below that stand for the first operator that gives what is nowhere below; empty if there is none.
 
-    Of these nodes, those that give what no operator gives.
+    Of these nodes, those that give what no operator gives. What they read may be so already: a wrong decomposition has
+    the right value on its way, and another one in the end.
     """
+    others = {n for n, signature in lower.items() if not any(_alike(signature, s, within) for _, s in calls)}
     for func, signature in calls:
         if any(_alike(signature, other, within) for other in lower.values()):
             continue
-        became = [n for n in lower if str(n.meta.get("original_aten", "")) == str(func)]
-        others = [n for n in became if not any(_alike(lower[n], s, within) for _, s in calls)]
-        if others:
-            return others
+        found = {n for n in others if _stands_for(n) == str(func)}
+        while found:
+            above = [p for n in found for p in n.all_input_nodes if p in others - found and _is_backward(p)]
+            if not above:
+                return [n for n in lower if n in found]
+            found = _with_parts(above[0])
     return []
+
+
+def _stands_for(node: torch.fx.Node) -> str:
+    """The operator that a node was, or is a part of."""
+    return str(node.meta.get("original_aten", ""))
+
+
+def _is_backward(node: torch.fx.Node) -> bool:
+    """Whether a node was made by the backward: parts of the forward, which it may read, are nowhere above."""
+    return bool(node.meta.get("autograd_backward")) or node.meta.get("partitioner_tag") == "is_backward"
+
+
+def _with_parts(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """A node, and the other parts of what it stands for that it is computed from."""
+    found, waiting = {node}, [node]
+    while waiting:
+        for parent in waiting.pop().all_input_nodes:
+            if parent not in found and _stands_for(parent) == _stands_for(node) and parent.op == "call_function":
+                found.add(parent)
+                waiting.append(parent)
+    return found
 
 
 def _signature(t: torch.Tensor) -> Signature:
