@@ -177,7 +177,8 @@ def gives_what_it_writes(node: torch.fx.Node) -> bool:
     Inductor lets operators on lists work in place where that changes nothing. The functional form gives the same.
     """
     target: Any = node.target
-    if not getattr(target, "_opname", "").startswith("_foreach_") or not target._schema.is_mutable:
+    on_lists = getattr(target, "_opname", "").startswith("_foreach_") and target._schema.is_mutable
+    if not on_lists or not node.args:
         return False
     overwritten: Any = node.args[0]
     results = {user.args[1] for user in node.users if user.target is operator.getitem}

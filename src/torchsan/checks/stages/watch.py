@@ -265,8 +265,8 @@ class StagesWatch:
             self._tell_consequences(actual, search, direction, differences)
             return
         names, far, errors = _doubtful(actual, search.reference, search.exact, {d.name for d in differences})
-        differences += search.wrong(actual, far)
-        differences = [d for d in differences if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
+        judged = differences + search.wrong(actual, far)
+        differences = [d for d in judged if d.judgement is None or d.judgement.outcome is not Outcome.UNDECIDED]
         if not differences and search.exact is not None:
             self._usual[search.backward, search.call.looks] = errors
         if not names and not differences:
@@ -282,6 +282,8 @@ class StagesWatch:
             self._blame_code(actual, search, direction, differences, names)
         elif self._flip() is None and (note := self._flipped(actual, names, search, direction)) is not None:
             self._found(Stage.KERNEL, "flip", search, lambda: note)
+        elif len(judged) > len(differences):
+            self.skipped("its results are several times as far from float64 as eager's; whether it is rounding is open")
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
 

@@ -310,11 +310,12 @@ def _only_copied(placeholder: torch.fx.Node, left: tuple[Any, ...]) -> torch.fx.
         return None
     copy: Any = copies[0]
     source: Any = copy.args[1]
-    looks = [
-        (m.dtype, m.shape) if isinstance(m := n.meta.get("val"), torch.Tensor) else n for n in (placeholder, source)
-    ]
+    metas = [n.meta.get("val") for n in (placeholder, source)]
+    # As text: to compare symbolic sizes would be a guard.
+    looks = {(m.dtype, str(m.shape)) if isinstance(m, torch.Tensor) else None for m in metas}
     last = all(user <= copy for user in placeholder.users) and not copy.users
-    return source if looks[0] == looks[1] and last and source.op == "call_function" and not is_mutable(source) else None
+    alike = len(looks) == 1 and None not in looks
+    return source if alike and last and source.op == "call_function" and not is_mutable(source) else None
 
 
 def _left_in(placeholder: torch.fx.Node, node: torch.fx.Node) -> Iterator[torch.fx.Node]:

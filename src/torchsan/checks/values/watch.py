@@ -443,12 +443,11 @@ class ValuesWatch(CallWatch):
         return {one.name for one in found if one.rounding is False}
 
     def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
-        for w in wrong:
-            # What only copies a variable without a node has copied what the launch before got wrong.
-            copied = [n for n in at.plan.inner if n in self._kept and is_copy(at.values.get(n), w.actual)]
-            if len(wrong) == len(copied) == 1:
-                wrong = [replace(w, target=replace(w.target, buffer=copied[0]))]
-                at = replace(at, launch=self._kept[copied[0]].through[-1])
+        inner = [n for n in at.plan.inner if n in self._kept] if len(wrong) == 1 else []
+        copied = next((n for n in inner if is_copy(at.values.get(n), wrong[0].actual)), None)
+        if copied is not None:  # This launch only copies what the launch before got wrong.
+            wrong = [replace(wrong[0], target=replace(wrong[0].target, buffer=copied))]
+            at = replace(at, launch=self._kept[copied].through[-1])
         through = tuple(dict.fromkeys(x.kernel for x in at.start.through if x.nth != at.launch.nth))
         for each, finding in findings_for(self._program, at.launch, at.plan, wrong, through):
             self._report(self._program, finding, partial(exhibit_of, at.replayer, each.target.node))
