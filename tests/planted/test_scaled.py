@@ -348,3 +348,17 @@ def test_a_compiled_optimizer_is_judged_so_too_with_operators_on_lists_as_well(d
     errors = [f for f in run.findings if f.severity is not Severity.NOTE]
     assert bool(errors) == (decay != 0.9999)
     assert all(f.kind == "wrong-values" and any("mul" in op for op in f.ops) for f in errors)
+
+
+def test_an_expanded_input_is_put_to_other_data_as_it_lies_in_memory() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(64, 1).to(BFLOAT16).expand(64, 64)
+
+    def edit(code: str) -> str:
+        return re.sub(r"static_cast<(\w+)>\(0\.9\)", r"static_cast<\1>(0.91)", code)
+
+    with torchsan.session(check="values") as run, planted(edit) as changed:
+        torch.compile(lambda x: x.sigmoid() * 0.9)(x)
+    assert changed
+    assert [f.kind for f in run.findings if f.severity is Severity.ERROR] == ["wrong-values"]

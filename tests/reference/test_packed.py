@@ -13,7 +13,7 @@ import torchsan
 from tests.planted.plant import planted
 from torchsan.records import Severity
 from torchsan.reference.arithmetic import Unavailable
-from torchsan.reference.packed import dense, in_plain_operators
+from torchsan.reference.packed import in_plain_operators, is_packed
 
 mkldnn = torch.ops.mkldnn
 pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="PyTorch was built without oneDNN")
@@ -77,11 +77,11 @@ def test_a_second_operand_is_known(operator: str, then: str | None) -> None:
         )
 
 
-def test_a_packed_weight_is_read_as_it_is() -> None:
+def test_a_packed_weight_is_told_from_a_plain_one() -> None:
     weight = torch.randn(6, 8)
-    assert torch.equal(dense(weight.to_mkldnn()), weight)
-    assert dense(weight) is weight
-    assert dense(3) == 3
+    assert is_packed(weight.to_mkldnn())
+    assert not is_packed(weight)
+    assert not is_packed(3)
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -108,3 +108,17 @@ def test_a_fused_convolution_of_a_frozen_model_is_checked(error: float) -> None:
     assert not run.coverage.skipped
     errors = [f for f in run.findings if f.severity is Severity.ERROR]
     assert [(f.kind, f.ops) for f in errors] == [("wrong-values", ("aten.gelu.default",))] * (error > 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.ConvTranspose2d(4, 4, 3), (2, 4, 8, 8)), (nn.LSTM(6, 8, batch_first=True), (2, 5, 6))]
+)
+def test_weights_that_are_packed_for_other_operators_are_left_as_they_are(
+    layer: nn.Module, shape: tuple[int, ...]
+) -> None:
+    """In a plain form they mean something else there."""
+    torch._dynamo.reset()
+    frozen, recurrent = torch._inductor.config.patch(freezing=True), torch._dynamo.config.patch(allow_rnn=True)
+    with torchsan.session(check="values") as run, frozen, recurrent, torch.no_grad():
+        torch.compile(layer.eval())(torch.randn(shape))
+    assert not run.findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,8 +63,8 @@ _REDUCTIONS = frozenset("sum mean mm bmm addmm baddbmm dot mv cumsum".split())
 _VARIANCES = frozenset("var var_mean std std_mean native_layer_norm native_batch_norm".split())
 _MATMULS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
 
-# Parts of the names of operators without a bound of their own that add up half precision in single, on every device.
-_SINGLE_INSIDE = ("attention", "conv", "linear", "norm", "softmax")
+# Operators without a bound of their own that add up half precision in single.
+_SINGLE_INSIDE = re.compile(r"attention|conv|softmax|^linear$|^(?!linalg).*norm(?!.*backward)")
 
 _BITS = frozenset(["view.dtype", "nextafter.default", "frexp.Tensor"])
 """Operators that look at the bits of a number mean something else in float64."""
@@ -297,7 +298,7 @@ def _pool(seed: int) -> torch.Tensor:
 def _adds_up_in_single(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether an operator without a bound of its own rounds only what it reads and returns to half precision."""
     halves = (torch.float16, torch.bfloat16)
-    return any(part in func._opname for part in _SINGLE_INSIDE) and any(t.dtype in halves for t in tensors_in(args))
+    return bool(_SINGLE_INSIDE.search(func._opname)) and any(t.dtype in halves for t in tensors_in(args))
 
 
 def memory_of(value: Any) -> set[int]:

@@ -15,9 +15,9 @@ Call = Callable[..., Any]
 aten = torch.ops.aten
 
 
-def dense(value: Any) -> Any:
-    """A weight in a form of oneDNN's own as a plain tensor; anything else as it is."""
-    return value.to_dense() if isinstance(value, torch.Tensor) and value.is_mkldnn else value
+def is_packed(value: Any) -> bool:
+    """Whether a value is a tensor in a form of oneDNN's own. What is in it depends on the operator that it is for."""
+    return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 
 def in_plain_operators(name: str) -> Callable[..., Any] | None:
@@ -30,7 +30,7 @@ def _linear(call: Call, x: Any, weight: Any, bias: Any) -> Any:
     product = (
         call(aten.mm.default, rows, weight.t()) if bias is None else call(aten.addmm.default, bias, rows, weight.t())
     )
-    return product.reshape(*x.shape[:-1], -1)
+    return product.reshape(*x.shape[:-1], product.shape[-1])
 
 
 def _mkl_linear(call: Call, x: Any, _packed: Any, weight: Any, bias: Any, _batch: Any = None) -> Any:

@@ -25,7 +25,7 @@ from torchsan.reference.nudge import (
     rounds,
     value_noise,
 )
-from torchsan.reference.packed import dense, in_plain_operators
+from torchsan.reference.packed import in_plain_operators, is_packed
 from torchsan.reference.random import draw_as_kernels
 from torchsan.reference.steady import ElementsAgain
 from torchsan.torch_internals.fakes import symbol_value
@@ -377,7 +377,8 @@ class _Values:
     def _run(self, node: torch.fx.Node) -> Any:
         match node.op:
             case "get_attr":
-                return self._operators.given(dense(self._replayer.attribute(str(node.target))))
+                attribute = self._replayer.attribute(str(node.target))
+                return attribute if is_packed(attribute) else self._operators.given(attribute)
             case "call_function":
                 return self._call(node)
             case "placeholder":
@@ -397,8 +398,8 @@ class _Values:
             if is_higher_order(target):
                 raise Unavailable(f"{target} has subgraphs; they are checked on their own")
             return self._lowered(target, args, kwargs) if is_lowered(target) else target(*args, **kwargs)
-        if (plain := in_plain_operators(str(target))) is not None:
-            return plain(self._aten, *args, **kwargs)
+        if in_plain_operators(str(target)) is not None:
+            return self._aten(target, *args, **kwargs)
         if target.namespace == "torchsan" and name in ("probe", "realize"):
             return args[0].clone()  # Calling them would show the value to the user once more.
         args, kwargs = tuple(args), dict(kwargs)
@@ -426,8 +427,11 @@ class _Values:
 
     def _aten(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         if (plain := in_plain_operators(str(target))) is not None:
-            return plain(self._aten, *args, **kwargs)
+            return plain(self._aten, *map_tensors(self._dense, args), **kwargs)
         return self._operators.call(target, args, kwargs, lambda: (args, kwargs))
+
+    def _dense(self, t: torch.Tensor) -> torch.Tensor:
+        return self._operators.given(t.to_dense()) if is_packed(t) else t
 
     def _value_or_stand_in(self, node: torch.fx.Node) -> Any:
         """A node's value; if that is not known, a tensor with its metadata, for an operator that needs no more."""

@@ -6,6 +6,7 @@ Python, run beside the compiled call, raises the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,6 +17,9 @@ from torchsan.reference.arithmetic import Unavailable
 
 Ref = Callable[[Direction], GraphRef | None]
 KernelOf = Callable[[GraphRef | None, str], str | None]
+
+
+_NO_KERNEL = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt16|UInt32|UInt64)'")
 
 
 class Refusals:
@@ -32,12 +36,11 @@ class Refusals:
         """Let `report` be called if the program raises this error.
 
         Not for what a setting of the program makes of a call that is right, and compiled code does otherwise: warnings
-        that are errors, and operators without a deterministic form. Nor for what PyTorch has no kernel for, where the
-        compiler makes one.
+        that are errors, and operators without a deterministic form. Nor for a dtype that PyTorch has no kernel for,
+        though it has one for others of its kind, where the compiler makes one.
         """
-        kind = error.partition(":")[0]
-        settings = kind.endswith("Warning") or "deterministic" in error
-        if not settings and kind != "NotImplementedError" and " not implemented for '" not in error:
+        setting = error.partition(":")[0].endswith("Warning") or "deterministic" in error
+        if not setting and not _NO_KERNEL.search(error):
             self._reports.setdefault(error, report)
 
     def confirm(self, error: str) -> bool:

@@ -13,7 +13,7 @@ from torchsan.checks.values.plan import Held, LaunchPlan
 from torchsan.graphs.nodes import computed_by
 from torchsan.records import KernelKind
 from torchsan.reference.users_kernels import copied
-from torchsan.torch_internals.operators import draws_random_numbers, is_view
+from torchsan.torch_internals.operators import draws_random_numbers, has_storage, is_view
 from torchsan.torch_internals.wrapper import Launch
 from torchsan.watch.observer import Values
 
@@ -125,6 +125,8 @@ def shaken_data(
     tensors = {name: t for name, t in values.items() if isinstance(t, torch.Tensor) and name != launch.result}
     if plan.inner or plan.effects or (launch.kind is KernelKind.FALLBACK and not _is_a_function(plan)):
         return None
+    if not all(map(has_storage, tensors.values())):
+        return None
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
     if len(storages) != len(tensors) or sum(storages.values()) > _MOST_SHAKEN:
         return None
@@ -141,13 +143,15 @@ def _is_a_function(plan: LaunchPlan) -> bool:
     )
 
 
-def with_copies(plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Values) -> LaunchPlan:
+def with_copies(launch: Launch, plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Values) -> LaunchPlan:
     """The plan, with operands that no node stands for held to be the node whose value they are a copy of.
 
     Convolutions are given such copies, in memory laid out as they want it. The plan as it is if one of these operands
     is no copy, or of two nodes, or if the launch has the node's value as another operand, too.
     """
     copies: dict[str, Held] = {}
+    if not set(plan.inner).isdisjoint(launch.writes):
+        return plan
     for name in plan.inner:
         of: dict[int, list[torch.fx.Node]] = {}
         for node, value in known.items():
@@ -162,8 +166,12 @@ def with_copies(plan: LaunchPlan, known: Mapping[torch.fx.Node, Any], values: Va
 
 def is_copy(one: Any, other: Any) -> bool:
     """Whether both are tensors with the same elements, bit for bit, wherever these lie in memory."""
-    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return tensors and one.dtype is other.dtype and one.shape == other.shape and torch.equal(bits(one), bits(other))
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    if any(not has_storage(t) or t.is_conj() or t.is_neg() for t in (one, other)):
+        return False
+    alike = (one.dtype, one.device, one.shape) == (other.dtype, other.device, other.shape)
+    return alike and torch.equal(bits(one), bits(other))
 
 
 def _shaken(
@@ -174,11 +182,19 @@ def _shaken(
     for name in plan.known:
         given = inputs.get(name)
         if name in others and isinstance(given, torch.Tensor):
-            others[name].copy_(given)
+            other, given = _unexpanded(others[name]), _unexpanded(given)
+            other.copy_(given)
             if given.is_floating_point():
-                factors = 0.75 + 0.5 * torch.rand(given.shape, generator=generator)
-                others[name].copy_((given.double() * factors).to(given.dtype))
+                factors = 0.75 + 0.5 * torch.rand(given.shape, generator=generator).to(given.device)
+                other.copy_((given.double() * factors).to(given.dtype))
     return others
+
+
+def _unexpanded(t: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor that it has once in memory, and as often as it likes in its shape."""
+    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        t = t.narrow(dim, 0, 1) if size > 1 and stride == 0 else t
+    return t
 
 
 def _suits(launch: Launch, plan: LaunchPlan, tensors: Mapping[str, torch.Tensor]) -> bool:

@@ -114,10 +114,11 @@ class _Planner:
         self._liveness = Liveness(function)
         self._returned = dict(_returned(function, graph))
         self._last = self._last_writers()
-        results = {launch.result for launch in function.launches()}
-        self._items = {
-            s.name: s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results
-        }
+        results = {launch.result: launch.nth for launch in function.launches()}
+        unpacked = [s for s in function.walk() if isinstance(s, Alias) and not s.reused and s.source in results]
+        self._unpacked = {s.source for s in unpacked}
+        # Not one that a later launch overwrites: it does not hold its node's value yet.
+        self._items = {s.name: s for s in unpacked if self._last.get(s.name) in (None, results[s.source])}
         self._results = {s.source for s in self._items.values()}
 
     def _last_writers(self) -> dict[str, int]:
@@ -167,7 +168,8 @@ class _Planner:
         keep = self._written(launch, settled)
         self._sources.update(dict.fromkeys(keep, sources))
         # A copy of what is judged before it is copied says no more.
-        copies = {n for t in targets if t.node.op != "placeholder" for n in t.also if is_mutable(n)}
+        copied = [n for t in targets if t.node.op != "placeholder" for n in t.also]
+        copies = {n for n in copied if getattr(n.target, "_opname", "") == "copy_"}
         return LaunchPlan(
             known=known,
             inner=inner,
@@ -237,11 +239,10 @@ class _Planner:
         )
 
     def _targets(self, launch: Launch, buffers: tuple[Buffer, ...]) -> Iterator[Target]:
-        unpacked = {s.source for s in self._items.values()}
         for buffer in self._settled(launch, buffers):
             node = self._node(buffer)
             item = self._items.get(buffer.storage)
-            if node is None or buffer.storage in unpacked:
+            if node is None or buffer.storage in self._unpacked:
                 continue
             if item is not None and item.source in launch.writes:
                 yield Target(variable=item.source, buffer=buffer.storage, node=node, item=item.item)

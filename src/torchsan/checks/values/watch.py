@@ -276,7 +276,8 @@ class ValuesWatch(CallWatch):
 
     def _keep(self, launch: Launch, plan: LaunchPlan, start: _Start, *, wrong: bool) -> None:
         """Keep the operands of a launch that left variables without a node, for the launches that read them."""
-        known = {n: _copy(v) if isinstance(v, torch.Tensor) else v for n, v in start.known.items()}
+        copies = {id(v): _copy(v) if isinstance(v, torch.Tensor) else v for v in start.known.values()}
+        known = {n: copies[id(v)] for n, v in start.known.items()}
         kept = replace(start, known=known, through=(*start.through, launch), suspect=start.suspect or wrong)
         self._kept.update(dict.fromkeys(plan.keep, kept))
 
@@ -314,21 +315,23 @@ class ValuesWatch(CallWatch):
     def _shows_again(self, judgement: Judgement, wrong: Wrong, at: _Launched, again: Callable[..., Any] | None) -> bool:
         """Whether the same error shows when the launch is repeated on other data, as often as needed."""
         coherent = judgement.coherent
+        try:
+            found = ElementsAgain(wrong.actual, *judgement.outside) if coherent is None else SharedAgain(coherent)
+            shown = None if again is None else self._repeated(found, wrong.target, at, again)
+        except (RuntimeError, IndexError, Unavailable) as e:  # Other numbers may be none that an operator takes.
+            log.debug("%s does not run on other data: %s", at.launch.kernel, e)
+            return False
+        return coherent is not None and coherent.is_beyond_doubt if shown is None else shown
+
+    def _repeated(self, found: Again, target: Target, at: _Launched, again: Callable[..., Any]) -> bool | None:
+        """The same; None if the launch cannot be judged so."""
         if not at.start.effects:
-            at = replace(at, plan=with_copies(at.plan, at.start.known, at.values))
-        shaken = None if again is None else shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
-        if again is None or shaken is None:
-            return coherent is not None and coherent.is_beyond_doubt
-        found = ElementsAgain(wrong.actual, *judgement.outside) if coherent is None else SharedAgain(coherent)
-        for others in shaken:
-            try:
-                shown = self._shows_on(others, found, wrong.target, at, again)
-            except (RuntimeError, IndexError, Unavailable) as e:  # Other numbers may be none that an operator takes.
-                log.debug("%s does not run on other data: %s", at.launch.kernel, e)
-                return False
-            if shown is not None:
-                return shown
-        return False
+            at = replace(at, plan=with_copies(at.launch, at.plan, at.start.known, at.values))
+        shaken = shaken_data(at.launch, at.plan, {**at.values, **self._before}, at.values)
+        if shaken is None:
+            return None
+        answers = (self._shows_on(others, found, target, at, again) for others in shaken)
+        return next((shown for shown in answers if shown is not None), False)
 
     def _shows_on(
         self, others: Mapping[str, Any], found: Again, target: Target, at: _Launched, again: Callable[..., Any]
@@ -443,8 +446,8 @@ class ValuesWatch(CallWatch):
         return {one.name for one in found if one.rounding is False}
 
     def _report_wrong(self, at: _Launched, wrong: list[Wrong]) -> None:
-        inner = [n for n in at.plan.inner if n in self._kept] if len(wrong) == 1 else []
-        copied = next((n for n in inner if is_copy(at.values.get(n), wrong[0].actual)), None)
+        inner = [n for n in at.plan.inner if n in self._kept and n not in at.launch.writes]
+        copied = next((n for n in inner if len(wrong) == 1 and is_copy(at.values.get(n), wrong[0].actual)), None)
         if copied is not None:  # This launch only copies what the launch before got wrong.
             wrong = [replace(wrong[0], target=replace(wrong[0].target, buffer=copied))]
             at = replace(at, launch=self._kept[copied].through[-1])
