@@ -280,9 +280,16 @@ class StagesWatch:
             self._blame(Culprit(graph=made, differences=tuple(differences), arithmetic=Arithmetic.EAGER), search)
         elif differences:
             self._blame_code(actual, search, direction, differences, names)
-        elif self._flip() is None and (note := self._flipped(actual, names, search, direction)) is not None:
+        else:
+            self._leave_open(actual, names, search, direction, undecided=bool(judged))
+
+    def _leave_open(
+        self, actual: Results, names: list[str], search: Search, direction: Direction, *, undecided: bool
+    ) -> None:
+        """Nothing is beyond rounding without doubt: note a choice that rounding decided, or say what is not known."""
+        if self._flip() is None and (note := self._flipped(actual, names, search, direction)) is not None:
             self._found(Stage.KERNEL, "flip", search, lambda: note)
-        elif len(judged) > len(differences):
+        elif undecided:
             self.skipped("its results are several times as far from float64 as eager's; whether it is rounding is open")
         elif not self._kernels_elsewhere:
             self.skipped("the compiled code is less precise than eager; the values check says which kernel")
