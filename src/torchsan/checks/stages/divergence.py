@@ -16,7 +16,7 @@ _WITHIN = (1e-9, 1e-13)
 """How much two numbers may differ by, relative to the size of the values; less where that tells nothing."""
 
 Signature = tuple[float, float, float]
-"""A tensor in three numbers, which float64's rounding hardly moves: its size, the sum of magnitudes, that of the sum."""
+"""A tensor in three numbers that rounding in float64 hardly moves: how many, the sum of magnitudes, that of the sum."""
 
 
 class Signatures(dict[torch.fx.Node, Signature]):

@@ -300,7 +300,8 @@ def _is_uninitialised(node: torch.fx.Node) -> bool:
 def _only_copied(placeholder: torch.fx.Node, left: tuple[Any, ...]) -> torch.fx.Node | None:
     """The node that a graph input is overwritten with, if that is all: a copy at the end, of the same dtype and shape.
 
-    Or one result of an operator on lists that is read in no other way. Its value can be judged as any other, and be computed anew without anything being overwritten.
+    Or one result of an operator on lists that is read in no other way. Its value can be judged as any other, and be
+    computed anew without anything being overwritten.
     """
     if len(left) == 1 and gives_what_it_writes(computed_by(left[0])):
         return left[0]  # type: ignore[no-any-return]  # it is a node
